@@ -1,0 +1,1 @@
+"""Measurements: what is fast, and what is shown."""

@@ -1,0 +1,1 @@
+"""What an issue promises, measured: each module writes docs/results/NAME.json."""

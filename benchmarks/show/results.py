@@ -1,0 +1,113 @@
+"""Result files of the show-commands: parts that are run once, merged into docs/results/NAME.json, and a table of the figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from distillknob.rewards.jsonl import write_json
+from distillknob.scripts.study.storage import code_version
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured value with its limits (None for counts); `asked` and `holds` are None where nothing is asked of it."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    asked: str | None = None
+    holds: bool | None = None
+
+
+Part = Callable[[], dict[str, Figure]]
+
+
+def git(*words: str) -> str:
+    """The output of a git command in the checkout."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run_parts(name: str, parts: dict[str, Part], chosen: str | None) -> int:
+    """Runs the chosen part, or all whose code has changed since, writes the result file and prints it; the exit status.
+
+    0 for a part where its own figures hold, for the whole only where all parts are there and hold.
+    """
+    if chosen is not None and chosen not in parts:
+        print(f"PART={chosen}: no such part; valid: {', '.join(parts)}")
+        return 2
+    path = ROOT / "docs" / "results" / f"{name}.json"
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")).get("parts", {}) if path.is_file() else {}
+    for part in [chosen] if chosen else parts:
+        fingerprint = hashlib.sha256(f"{part} {code_version()} {_files_version()}".encode()).hexdigest()
+        if stored.get(part, {}).get("fingerprint") == fingerprint:
+            print(f"{part}: kept, nothing that it depends on has changed")
+            continue
+        started = time.monotonic()
+        figures = parts[part]()
+        stored[part] = {
+            "fingerprint": fingerprint, "seconds": round(time.monotonic() - started, 1), "commit": _commit(),
+            "figures": {key: asdict(figure) for key, figure in figures.items()},
+        }
+        _write(path, name, parts, stored)
+    result = _write(path, name, parts, stored)
+    print(_table(result))
+    held = stored[chosen]["figures"].values() if chosen else result["figures"].values()
+    fine = all(figure["holds"] is not False for figure in held)
+    return 0 if fine and (chosen or result["holds"]) else 1
+
+
+def _write(path: Path, name: str, parts: dict[str, Part], stored: dict[str, Any]) -> dict[str, Any]:
+    figures = {key: figure for part in parts if part in stored for key, figure in stored[part]["figures"].items()}
+    commits = {stored[part]["commit"] for part in parts if part in stored}
+    result = {
+        "holds": set(parts) <= set(stored) and all(figure["holds"] is not False for figure in figures.values()),
+        "figures": figures,
+        "made_by": f"make show-{name}",
+        "hardware": f"{os.cpu_count()} x {_cpu()}, {platform.system()}, Python {platform.python_version()}",
+        "seconds": round(sum(stored[part]["seconds"] for part in parts if part in stored), 1),
+        "commit": commits.pop() if len(commits) == 1 else "several: see parts",
+        "parts": stored,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    return result
+
+
+def _table(result: dict[str, Any]) -> str:
+    lines = [f"{'figure':58} {'value':>9} {'low':>9} {'high':>9}  asked"]
+    for key, figure in result["figures"].items():
+        numbers = " ".join(f"{'—' if figure[k] is None else format(figure[k], '.4g'):>9}" for k in ("value", "low", "high"))
+        mark = {True: "holds", False: "DOES NOT HOLD", None: ""}[figure["holds"]]
+        lines.append(f"{key:58} {numbers}  {figure['asked'] or ''} {mark}")
+    return "\n".join([*lines, f"{result['made_by']}: {'holds' if result['holds'] else 'does not hold'}, {result['seconds']:.0f} s"])
+
+
+def _commit() -> str:
+    dirty = git("status", "--porcelain", "--", ".", ":!docs")
+    return git("rev-parse", "HEAD") + ("-dirty" if dirty else "")
+
+
+def _files_version() -> str:
+    """Hash of everything that a part may depend on outside the packages: commands, configs, tests, pins."""
+    digest = hashlib.sha256()
+    for name in git("ls-files", "scripts", "configs", "tests", "benchmarks", "constraints.txt", "pyproject.toml", "Makefile").split("\n"):
+        digest.update(name.encode() + (ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []:
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown processor"

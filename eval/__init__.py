@@ -1,0 +1,1 @@
+"""What is measured; never changes a weight."""

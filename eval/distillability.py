@@ -1,0 +1,237 @@
+"""Distillability, the measured result of a run: accuracies, retained, DI and the verdicts, as the summary that report and
+tables read (method §5)."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from distillknob.eval.cells import (
+    ORIGINAL,
+    Cell,
+    Prediction,
+    Predictions,
+    Run,
+    control_of,
+    greedy_original_of,
+    load_run,
+    majority_of,
+    right_of,
+    share,
+)
+from distillknob.eval.statistics import mean_interval, ratio_interval, wilson_interval
+from distillknob.eval.verdicts import VerdictRules, better_verdict, collapse_verdict, utility_verdict
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.jsonl import read_json
+from distillknob.rewards.tasks.chain import ChainTask
+
+SCHEMA = 1
+MINIMUM_DENOMINATOR = 0.02  # method §5: DI is undefined where the teacher is under 2 points above S_0
+EXPLICIT_MAX = {"chain": ChainTask.explicit_max}  # top of the explicitness measure, by task
+
+Json = dict[str, Any]
+
+
+def _calibrated(cell: Cell) -> bool:
+    return cell.eta is not None and cell.eta != 0
+
+
+def _traces(predictions: Predictions, rules: VerdictRules) -> Json:
+    """What the teacher's texts at temperature 1 look like, with t intervals over items; undefined measures carry a reason."""
+    texts = list(predictions.t1.values())
+
+    def mean(values: list[float | None]) -> Json:
+        interval = mean_interval([float(v) for v in values if v is not None], rules.confidence).as_dict()
+        return (
+            interval
+            if interval["value"] is not None
+            else {**interval, "reason": "the task has no such measure, or no text allows it"}
+        )
+
+    return {
+        "explicit": mean([p.explicit for p in texts]),
+        "tokens": mean([p.tokens for p in texts]),
+        "bytes": mean([p.bytes for p in texts]),
+        "step_validity": mean([p.valid for p in texts]),
+        "step_validity_right": mean([p.valid for p in texts if p.correct == 1]),
+    }
+
+
+def _utility(mine: Predictions, original: Predictions, rules: VerdictRules) -> Json:
+    """The utility verdict over the items that are verified on both sides."""
+    pairs = [(p.correct, original.greedy[key].correct) for key, p in mine.greedy.items()]
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not both:
+        raise UserError(f"{mine.path}: no item is verified both here and in {original.path}")
+    verdict = utility_verdict([a for a, _ in both], [b for _, b in both], rules)
+    return {**verdict.as_dict(), "unverified": len(pairs) - len(both)}
+
+
+def _teacher(tid: str, run: Run, rules: VerdictRules) -> Json:
+    cell, mine = run.teachers[tid], run.teacher_predictions[tid]
+
+    def accuracy(items: dict[str | int, Prediction]) -> Json:
+        right = right_of(items.values())
+        return wilson_interval(sum(right), len(right), rules.confidence).as_dict()
+
+    calibration = run.folder / "teachers" / tid / "calibration.json"
+    return {
+        "eta": cell.eta,
+        "calibration_seed": cell.calibration_seed,
+        "beta": cell.beta,
+        "accuracy": accuracy(mine.greedy),
+        "accuracy_t1": accuracy(mine.t1),
+        "unverified": mine.unverified(),
+        "utility": None if tid == ORIGINAL else _utility(mine, run.teacher_predictions[ORIGINAL], rules),
+        "traces": _traces(mine, rules),
+        "calibration": read_json(calibration) if calibration.exists() else None,
+    }
+
+
+def _retained(mine: list[float], control: list[float] | None, floor: float, rules: VerdictRules) -> Json:
+    if control is None:
+        reason = "students of the control teacher were not measured"
+        return {"value": None, "low": None, "high": None, "n": 0, "corrected": None, "reason": reason}
+    ratio = ratio_interval(mine, control, rules.confidence)
+    headroom = sum(control) / len(control) - floor
+    corrected = (sum(mine) / len(mine) - floor) / headroom if headroom >= MINIMUM_DENOMINATOR else None
+    reasons = []
+    if ratio.value is None:
+        reasons.append("the control's students have accuracy 0")
+    elif ratio.low is None:
+        reasons.append("the limits are unbounded or there are under 2 seeds")
+    if corrected is None:
+        reasons.append("corrected is undefined: the control's students are under 2 points above b")
+    return {**ratio.as_dict(), "corrected": corrected, "reason": "; ".join(reasons) or None}
+
+
+def _distillability_index(tid: str, mine: list[float], run: Run) -> Json:
+    if tid not in run.teachers:
+        return {"value": None, "reason": "trained without a teacher"}
+    start = sum(run.base.greedy) / len(run.base.greedy)
+    denominator = share(right_of(run.teacher_predictions[tid].greedy.values())) - start
+    if denominator < MINIMUM_DENOMINATOR - 1e-12:   # .95 − .93 is a rounding under .02
+        return {
+            "value": None,
+            "reason": f"the teacher is {100 * denominator:.1f} points above S_0, under the 2 points that DI needs",
+        }
+    return {"value": (sum(mine) / len(mine) - start) / denominator, "reason": None}
+
+
+def _student_summary(tid: str, sid: str, run: Run, rules: VerdictRules) -> Json:
+    mine = run.students[tid][sid]
+    cell = mine.cells[0]
+    summary: Json = {
+        "student": cell.student,
+        "recipe": cell.recipe,
+        "sampling": cell.sampling,
+        "seeds": [c.seed for c in mine.cells],
+        "accuracy": mean_interval(mine.greedy, rules.confidence).as_dict(),
+        "accuracy_t1": mean_interval(mine.t1, rules.confidence).as_dict(),
+        "per_seed": mine.greedy,
+        "per_seed_t1": mine.t1,
+        "unverified": mine.unverified,
+        "retained": None,
+        "di": _distillability_index(tid, mine.greedy, run),
+        "collapse": None,
+        "better": None,
+    }
+    if tid not in run.teachers or not _calibrated(run.teachers[tid]):
+        return summary
+    control_tid = control_of(run.teachers[tid], run.teachers)
+    found = run.students.get(control_tid, {}).get(sid) if control_tid is not None else None
+    control = found.greedy if found is not None else None
+    original = greedy_original_of(cell, run)
+    better = better_verdict(mine.greedy, control, original[1].greedy if original else None, rules).as_dict()
+    if original is not None:
+        better["greedy_original"] = {"sid": original[0], **better["greedy_original"]}
+    summary["retained"] = _retained(mine.greedy, control, run.floor, rules)
+    summary["collapse"] = {**collapse_verdict(mine.greedy, control, run.floor, rules).as_dict(), "control": control_tid}
+    summary["better"] = {**better, "control": control_tid}
+    return summary
+
+
+def _config(run: Path) -> tuple[str, str]:
+    path = run / "config.yaml"
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return str(config["name"]), str(config["task"]["name"])
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a run's config ({error!r}); it must hold the keys 'name' and 'task.name'") from error
+
+
+def summarise(run: Path, rules: VerdictRules, seconds: dict[str, float]) -> Json:
+    """The summary of a run folder (measures/summary.json, schema 1), from config.yaml, cells.jsonl and the predictions alone
+    (method §5).
+
+    Accuracies are fractions; a prediction whose `correct` is null is left out of the denominator and counted as unverified. b
+    is the larger of S_0's mean greedy accuracy and the share of the most frequent gold answer. `seconds`: wall time a stage,
+    passed through. Raises UserError for a missing or broken file, and where the models did not answer the same items."""
+    name, task = _config(run)
+    loaded = load_run(run)
+    answer, majority = majority_of(loaded.golds)
+    base = mean_interval(loaded.base.greedy, rules.confidence)
+    return {
+        "schema": SCHEMA,
+        "name": name,
+        "task": {"name": task, "items": len(loaded.golds), "majority": majority, "explicit_max": EXPLICIT_MAX.get(task)},
+        "teachers": {tid: _teacher(tid, loaded, rules) for tid in loaded.teachers},
+        "students": {
+            tid: {sid: _student_summary(tid, sid, loaded, rules) for sid in by_sid} for tid, by_sid in loaded.students.items()
+        },
+        "controls": {
+            "S_0": {"accuracy": base.as_dict(), "per_seed": loaded.base.greedy},
+            "majority": {"accuracy": majority, "answer": answer},
+            "floor": {"value": loaded.floor, "source": "majority" if majority >= loaded.floor else "S_0"},
+            "original": ORIGINAL,
+            "control": {tid: control_of(cell, loaded.teachers) for tid, cell in loaded.teachers.items() if _calibrated(cell)},
+        },
+        "rules": asdict(rules),
+        "seconds": dict(seconds),
+    }
+
+
+def _percent(interval: Json) -> str:
+    if interval["value"] is None:
+        return "–"
+    text = f"{100 * interval['value']:.1f}"
+    return text if interval["low"] is None else f"{text} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def summary_table(summary: Json) -> str:
+    """The summary as plain text for a terminal, in percent, b (chance) beside every accuracy, each verdict with its reason
+    below (ours)."""
+    floor, task = summary["controls"]["floor"], summary["task"]
+    chance = f"{100 * floor['value']:.1f}"
+    source = "the student before distillation" if floor["source"] == "S_0" else "always the most frequent answer"
+    teachers = [["teacher", "eta", "accuracy", "at T = 1", "chance", "utility kept"]]
+    students = [
+        ["teacher", "student cell", "seeds", "accuracy", "at T = 1", "chance", "retained", "collapse", "better teacher"]
+    ]
+    reasons = []
+    for tid, row in summary["teachers"].items():
+        eta = "–" if row["eta"] is None else f"{row['eta']:+g}"
+        utility = row["utility"]
+        teachers.append(
+            [tid, eta, _percent(row["accuracy"]), _percent(row["accuracy_t1"]), chance, utility["verdict"] if utility else "–"]
+        )
+        if utility:
+            reasons.append(f"{tid}, utility kept: {utility['verdict']}: {utility['reason']}")
+    for tid, by_sid in summary["students"].items():
+        for sid, row in by_sid.items():
+            shown = [tid, sid, str(len(row["seeds"])), _percent(row["accuracy"]), _percent(row["accuracy_t1"]), chance]
+            shown.append(_percent(row["retained"]) if row["retained"] else "–")
+            for key, label in (("collapse", "collapse"), ("better", "better teacher")):
+                shown.append(row[key]["verdict"] if row[key] else "–")
+                if row[key]:
+                    reasons.append(f"{tid}, {sid}, {label}: {row[key]['verdict']}: {row[key]['reason']}")
+            students.append(shown)
+    head = f"{summary['name']}: task {task['name']}, {task['items']} test items"
+    head += f"; in percent, 95 % limits in brackets; chance is b = {chance} ({source})"
+    return "\n".join([head, "", *_columns(teachers), "", *_columns(students), "", *reasons])

@@ -1,0 +1,65 @@
+"""From a prompt and a completion to the ids of one model: its own chat template, its own tokenizer (method §2).
+
+Rules. A plain string prompt is encoded as the tokenizer does by default (with BOS where it adds one; an end token that it appends
+to a lone prompt is taken off). A list of messages is rendered with the model's own template, then encoded without adding special
+tokens, so that BOS is there once. Where a template refuses a system turn, its text goes into the first user turn. A model without
+a template (a base model) reads the contents of the messages, one a line. Prompt and completion are encoded apart and joined.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distillknob.rewards.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Prompt = str | list[dict[str, Any]]
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]]) -> str:
+    """The text of a conversation with the generation header of `tokenizer`'s template; see the module's rules."""
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        return "\n".join(str(message["content"]) for message in messages) + "\n"
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except TemplateError as refused:
+        folded = fold_system(messages)
+        if folded == messages:
+            raise UserError(f"chat template of {tokenizer.name_or_path}: {refused}") from refused
+        try:
+            return str(tokenizer.apply_chat_template(folded, tokenize=False, add_generation_prompt=True))
+        except TemplateError as still_refused:
+            raise UserError(f"chat template of {tokenizer.name_or_path}: {still_refused}") from still_refused
+
+
+def fold_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same conversation with a leading system turn put in front of the first user turn, two line breaks between."""
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return messages
+    user = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+    return [user, *messages[2:]]
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+    """The ids of a prompt for one model, never empty: where there is no token at all, BOS or the end token stands for it."""
+    if isinstance(prompt, str):
+        ids = list(tokenizer(prompt)["input_ids"])
+        if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+            ids.pop()
+    else:
+        ids = list(tokenizer(render_prompt(tokenizer, prompt), add_special_tokens=False)["input_ids"])
+    if ids:
+        return ids
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if start is None:
+        raise UserError(f"tokenizer {tokenizer.name_or_path}: an empty prompt needs a BOS or an end token, and it has neither")
+    return [int(start)]
+
+
+def encode_completion(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of a completion's text, without any special token."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,144 @@
+"""The log-probability of a text under a model, with that model's own tokenizer and template (method §2).
+
+Everything is in nats, summed in float64 over log-softmax values taken in float32 whatever the weights' dtype. A text that the
+tokenizer can't give back (`decode(encode(y)) != y`), an empty one and a cut-off one are not scored: the score says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.rendering import Prompt, encode_completion, encode_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EndToken = Literal["both", "none"]
+Masked = Literal["empty", "cut off", "not re-encodable", "special token in the text", "longer than the model's positions"]
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One scored completion.
+
+    `token_logps`: nats, one a scored token, the end token last where it is scored. `spans`: byte range of each token in the
+    UTF-8 text, the end token's empty. `masked`: why there is no score (then the other fields are empty), else None.
+    """
+
+    token_logps: tuple[float, ...]
+    spans: tuple[Span, ...]
+    masked: Masked | None = None
+
+    @property
+    def logp(self) -> float:
+        """Log-probability of the whole completion, nats."""
+        return float(sum(self.token_logps))
+
+
+class TextScorer:
+    """Scores texts under one frozen causal language model.
+
+    Args:
+        model: any causal LM; put in evaluation mode, its weights are never changed.
+        tokenizer: the model's own tokenizer, with its chat template where it has one.
+        batch_size: rows a forward pass; the result doesn't depend on it beyond rounding (1e-5 nats a token in float32).
+        end_token: `both` scores the end token of a completion that ended by itself, `none` never does. The side that the score
+            is compared with must use the same rule.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int = 32, end_token: EndToken = "both"
+    ) -> None:
+        if end_token == "both" and tokenizer.eos_token_id is None:
+            raise UserError(f"tokenizer {tokenizer.name_or_path} has no end token: give it one, or set end_token: none")
+        empty = [name for name, p in model.named_parameters() if p.numel() == 0]
+        if empty:
+            raise UserError(f"the scoring model's parameters are partitioned (zero-sized here): {', '.join(empty[:3])} …; gather them")
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self.end_token = end_token
+        self.positions = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str], ended: Sequence[bool]) -> list[Score]:
+        """Scores completion `texts[i]` after `prompts[i]`; `ended[i]` says that it ended by itself and wasn't cut off."""
+        results: list[Score | None] = [None] * len(texts)
+        rows: list[tuple[int, list[int], list[int], list[Span]]] = []
+        for i, (prompt, text, complete) in enumerate(zip(prompts, texts, ended, strict=True)):
+            ids, spans, masked = encode_exactly(self.tokenizer, text) if complete else ([], [], "cut off")
+            head = [] if masked else encode_prompt(self.tokenizer, prompt)
+            if not masked and self.end_token == "both":
+                end = spans[-1][1]
+                ids, spans = [*ids, int(self.tokenizer.eos_token_id)], [*spans, (end, end)]
+            if len(head) + len(ids) > self.positions:
+                masked = "longer than the model's positions"
+            if masked:
+                results[i] = Score((), (), masked)
+            else:
+                rows.append((i, head, ids, spans))
+        rows.sort(key=lambda row: len(row[1]) + len(row[2]))  # like lengths together: less padding
+        for start in range(0, len(rows), self.batch_size):
+            batch = rows[start : start + self.batch_size]
+            logps = completion_logps(self.model, [row[1] for row in batch], [row[2] for row in batch])
+            for (i, _, _, spans), values in zip(batch, logps, strict=True):
+                results[i] = Score(tuple(values.tolist()), tuple(spans))
+        return [score for score in results if score is not None]
+
+
+def encode_exactly(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[Span], Masked | None]:
+    """Ids and byte spans of a completion, or the reason why this tokenizer can't score it.
+
+    A token that holds only a part of a character gets the rest of that character's bytes not yet given to a token before it,
+    so that spans never overlap and cover the text.
+    """
+    if not text:
+        return [], [], "empty"
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast)
+    ids = list(encoded["input_ids"])
+    if set(ids) & set(tokenizer.all_special_ids):
+        known = tokenizer.unk_token_id in ids
+        return [], [], "not re-encodable" if known else "special token in the text"
+    if tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) != text:
+        return [], [], "not re-encodable"
+    if not tokenizer.is_fast:
+        raise UserError(f"tokenizer {tokenizer.name_or_path} is a slow one and gives no offsets: use its fast version")
+    starts = [0]
+    for character in text:
+        starts.append(starts[-1] + len(character.encode()))
+    spans, done = [], 0
+    for _, end in encoded["offset_mapping"]:
+        stop = max(done, starts[end])
+        spans.append((done, stop))
+        done = stop
+    return ids, spans, None if done == starts[-1] else "not re-encodable"
+
+
+def completion_logps(model: torch.nn.Module, prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> list[torch.Tensor]:
+    """Log-probabilities (float64, one tensor of the completion's length a row) of completion ids after prompt ids.
+
+    One right-padded forward pass with explicit positions; logits at position t score the token at t + 1.
+    """
+    device = next(model.parameters()).device
+    rows = [torch.tensor([*p, *c]) for p, c in zip(prompts, completions, strict=True)]
+    ids_B_T = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
+    lengths_B = torch.tensor([len(row) for row in rows], device=device)
+    mask_B_T = torch.arange(ids_B_T.shape[1], device=device) < lengths_B[:, None]
+    positions_B_T = torch.arange(ids_B_T.shape[1], device=device).expand_as(ids_B_T)
+    with torch.no_grad():
+        logits_B_T_V = model(input_ids=ids_B_T, attention_mask=mask_B_T.long(), position_ids=positions_B_T, use_cache=False).logits
+    return list(_gather(logits_B_T_V, ids_B_T, prompts, completions))
+
+
+def _gather(
+    logits_B_T_V: torch.Tensor, ids_B_T: torch.Tensor, prompts: Sequence[list[int]], completions: Sequence[list[int]]
+) -> Iterator[torch.Tensor]:
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        first, last = len(prompt) - 1, len(prompt) + len(completion) - 1
+        logps_T_V = torch.log_softmax(logits_B_T_V[row, first:last].float(), dim=-1)
+        yield logps_T_V.gather(-1, ids_B_T[row, first + 1 : last + 1, None]).squeeze(-1).double().cpu()

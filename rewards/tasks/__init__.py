@@ -1,0 +1,55 @@
+"""Tasks, one file each with rows, prompt, reward and evaluation; `load_task` turns a config into one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.tasks.base import Split, Task
+from distillknob.rewards.tasks.chain import ChainTask
+from distillknob.rewards.tasks.jsonl import JsonlTask
+
+Verifier = Literal["answer", "steps"]
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """Which task, and how it is graded.
+
+    `verifier`: what the task reward looks at, `answer` or also every written `steps` (chain only); accuracy is always the
+    answer's. `train`, `validation`, `test`, `answer_after`: files and answer marker of a `jsonl` task. `max_new_tokens`: longest
+    completion.
+    """
+
+    name: Literal["chain", "jsonl"] = "chain"
+    verifier: Verifier = "answer"
+    train: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    answer_after: str = "####"
+    max_new_tokens: int = 26
+
+    def __post_init__(self) -> None:
+        files = [self.train, self.validation, self.test]
+        if self.name == "jsonl" and None in files:
+            raise ValueError("a jsonl task needs the files train, validation and test")
+        if self.name != "jsonl" and any(files):
+            raise ValueError(f"train, validation and test are files of a jsonl task, not of {self.name}")
+        if self.name == "jsonl" and self.verifier == "steps":
+            raise ValueError("verifier: a jsonl task has no steps to check; valid: answer")
+        if self.max_new_tokens < 1:
+            raise ValueError("max_new_tokens: must be at least 1")
+
+
+def load_task(config: TaskConfig) -> Task:
+    """The task that a config names; reads and checks its files."""
+    if config.name == "chain":
+        return ChainTask(config.verifier)
+    names: dict[Split, str | None] = {"train": config.train, "validation": config.validation, "test": config.test}
+    files: dict[Split, Path] = {split: Path(name) for split, name in names.items() if name}
+    for split, path in files.items():
+        if not path.is_file():
+            raise UserError(f"task.{split}: {path}: no such file; valid: a JSONL file with prompt and answer a line")
+    return JsonlTask(files, config.answer_after)

@@ -1,0 +1,1 @@
+"""The commands, the study engine and the report."""

@@ -1,0 +1,51 @@
+"""`distillknob calibrate CONFIG`: one teacher, one dial."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distillknob.rewards.tasks import TaskConfig
+from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
+from distillknob.trainer.calibrate import CalibrateConfig, Calibration
+
+
+@dataclass(frozen=True)
+class CalibrateFile:
+    """The file of `distillknob calibrate`: model folders of teacher and proxy, the dial, the task and the settings."""
+
+    teacher: str
+    proxy: str
+    eta: float
+    seed: int = 1
+    task: TaskConfig = field(default_factory=TaskConfig)
+    calibration: Calibration = field(default_factory=Calibration)
+
+    def __post_init__(self) -> None:
+        CalibrateConfig(self.task, self.calibration, self.eta, self.seed)  # its checks
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags; every key of the file is one too."""
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a YAML file; flags override its keys")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the calibrated teacher; must not exist")
+    add_override_flags(parser.add_argument_group("keys of the file"), CalibrateFile)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Calibrates the teacher."""
+    from distillknob.rewards.models import check_model
+    from distillknob.rewards.tasks import load_task
+    from distillknob.scripts.study.loading import to_yaml
+    from distillknob.scripts.study.single import run_single
+    from distillknob.trainer.calibrate import calibrate
+
+    given = load_config(CalibrateFile, arguments.config, overrides_from(arguments))
+    check_model(given.teacher, "teacher")
+    check_model(given.proxy, "proxy")
+    load_task(given.task)
+    config = CalibrateConfig(given.task, given.calibration, given.eta, given.seed)
+    inputs = {"teacher": Path(given.teacher), "proxy": Path(given.proxy)}
+    run_single(calibrate, config, inputs, arguments.output, to_yaml(given))
+    print(f"calibrated teacher: {arguments.output}")

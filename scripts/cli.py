@@ -1,0 +1,53 @@
+"""`distillknob`: calibrate a teacher, distil students from it, measure what happened."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from importlib.metadata import version
+
+from distillknob.rewards.errors import UserError
+from distillknob.scripts.study.engine import StageFailed
+
+COMMANDS = {
+    "run": "run a study from its file: calibrate, distil, measure, report; continues where it stopped",
+    "calibrate": "calibrate one teacher",
+    "distill": "train one student",
+    "measure": "compute measures/summary.json of a run folder from its predictions",
+    "report": "write report/index.html of a run folder",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command; the exit status is 0, 1 where a stage failed, 2 for a user's mistake, 130 where interrupted."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no network unless asked for: HF_HUB_OFFLINE=0
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    parser = argparse.ArgumentParser(prog="distillknob", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"distillknob {version('distillknob')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    words = arguments if arguments is not None else sys.argv[1:]
+    for name, text in COMMANDS.items():
+        sub = commands.add_parser(name, help=text, description=text)
+        if name in words:  # the others' flags are not needed: --help stays fast
+            importlib.import_module(f"distillknob.scripts.{name}").add_arguments(sub)
+    chosen = parser.parse_args(words)
+    try:
+        importlib.import_module(f"distillknob.scripts.{chosen.command}").main(chosen)
+    except UserError as error:
+        print(f"distillknob: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("distillknob: interrupted; the same command continues", file=sys.stderr)
+        return 130
+    except StageFailed as error:
+        print(f"distillknob: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""`distillknob distill CONFIG`: one student from one teacher, or from gold."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distillknob.rewards.tasks import TaskConfig
+from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
+from distillknob.trainer.distil import DistilConfig, Recipe
+
+
+@dataclass(frozen=True)
+class DistillFile:
+    """The file of `distillknob distill`: model folders of student and teacher, the task and the recipe."""
+
+    student: str
+    teacher: str | None = None
+    seed: int = 1
+    dtype: str = "float32"
+    task: TaskConfig = field(default_factory=TaskConfig)
+    recipe: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        if self.recipe.recipe == "seqkd" and self.teacher is None:
+            raise ValueError("teacher: seqkd needs one; sft and answer_only don't")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags; every key of the file is one too."""
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a YAML file; flags override its keys")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the student; must not exist")
+    add_override_flags(parser.add_argument_group("keys of the file"), DistillFile)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Trains the student."""
+    from distillknob.rewards.models import check_model
+    from distillknob.rewards.tasks import load_task
+    from distillknob.scripts.study.loading import to_yaml
+    from distillknob.scripts.study.single import run_single
+    from distillknob.trainer.distil import distil
+
+    given = load_config(DistillFile, arguments.config, overrides_from(arguments))
+    inputs = {"student": Path(given.student)}
+    if given.teacher is not None:
+        inputs["teacher"] = Path(given.teacher)
+    for role, path in inputs.items():
+        check_model(str(path), role)
+    load_task(given.task)
+    run_single(distil, DistilConfig(given.task, given.recipe, given.seed, given.dtype), inputs, arguments.output, to_yaml(given))
+    print(f"student: {arguments.output}")

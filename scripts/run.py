@@ -1,0 +1,98 @@
+"""`distillknob run STUDY`: prints the plan, runs what is not finished, measures and writes the report."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+
+from distillknob.rewards.errors import UserError
+from distillknob.scripts.study.config import Study
+from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags; every key of the study file is one too."""
+    parser.add_argument("study", metavar="STUDY", help="a study file, or the name of one that comes with the package (demo)")
+    parser.add_argument("--output", type=Path, help="run folder; default: runs/NAME")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    add_override_flags(parser.add_argument_group("keys of the study file"), Study)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Runs the study."""
+    from distillknob.scripts.measure import measure
+    from distillknob.scripts.study.engine import plan, run_stages
+    from distillknob.scripts.study.plan import StudyPlan
+    from distillknob.scripts.study.storage import RunLock
+
+    study = load_config(Study, study_file(arguments.study), overrides_from(arguments))
+    planned = StudyPlan(study)
+    data = check_sources(study, planned.models)
+    run: Path = arguments.output or Path("runs") / study.name
+    if run.exists() and not (run.is_dir() and (not any(run.iterdir()) or (run / "config.yaml").is_file())):
+        raise UserError(f"--output: {run} is not an empty folder or an earlier run; give the run a folder of its own")
+    if arguments.dry_run:
+        for stage, status in plan(planned.stages, run):
+            print(f"{status:>5}  {stage.name}")
+        return
+    with RunLock(run):
+        prepare(run, study, planned, data)
+        counts = Counter(status for _, status in plan(planned.stages, run))
+        print(f"{run}: {counts['run']} stages to run, {counts['done']} done")
+        run_stages(planned.stages, run, jobs=study.jobs)
+        print(measure(run))
+    print(f"\nresult: {run / 'measures' / 'summary.json'}\nreport: {run / 'report' / 'index.html'}")
+
+
+def study_file(name: str) -> Path:
+    """The file of that path, or the packaged study of that name."""
+    path = Path(name)
+    packaged = Path(str(files("distillknob.configs"))) / f"{path.name.removesuffix('.yaml')}.yaml"
+    if path.is_file() or not packaged.is_file():
+        return path
+    return packaged
+
+
+def check_sources(study: Study, models: dict[str, str]) -> dict[str, str]:
+    """Refuses models, tokenizers and data that can't work, before any weight is loaded; returns the hashes of the data files."""
+    from distillknob.rewards.models import check_model
+    from distillknob.rewards.tasks import load_task
+    from distillknob.scripts.study.storage import hash_file
+    from distillknob.trainer.groups import check_groups
+
+    for role, path in models.items():
+        check_model(path, role)
+    task = load_task(study.task)
+    test = len(task.rows("test", study.measure.items, 0))
+    if test < study.measure.items:
+        raise UserError(f"measure.items: {study.measure.items}, but the task has {test} test items; valid: up to {test}")
+    settings = study.calibration
+    check_groups(
+        processes=1, per_device_batch=settings.prompts_per_step * settings.num_generations, accumulation=1,
+        group=settings.num_generations, prompts=len(task.rows("train", settings.steps * settings.prompts_per_step, 0)),
+    )
+    named = (study.task.train, study.task.validation, study.task.test)
+    return {path: hash_file(Path(path)) for path in named if path is not None}
+
+
+def prepare(run: Path, study: Study, planned: object, data: dict[str, str]) -> None:
+    """Writes what is fixed before the first stage: config, rules in the manifest, cells."""
+    from dataclasses import asdict
+
+    from distillknob.rewards.jsonl import write_jsonl
+    from distillknob.scripts.study.loading import to_yaml
+    from distillknob.scripts.study.manifest import write_manifest
+    from distillknob.scripts.study.plan import StudyPlan
+
+    assert isinstance(planned, StudyPlan)
+    text = to_yaml(study)
+    write_manifest(
+        run, name=study.name, config_text=text, root_seed=study.seed, verdict_rules=asdict(study.verdicts),
+        models={role: Path(path) for role, path in planned.models.items()}, data=data,
+    )
+    temporary = run / ".config.yaml.tmp"
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(run / "config.yaml")
+    write_jsonl(run / "cells.jsonl", planned.cells)

@@ -1,0 +1,78 @@
+"""A study file: what is calibrated, distilled and measured, with which seeds and which verdict rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from distillknob.eval.verdicts import VerdictRules
+from distillknob.rewards.tasks import TaskConfig
+from distillknob.trainer.calibrate import Calibration
+from distillknob.trainer.distil import Recipe
+from distillknob.trainer.lab import Lab
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Test items a model, each answered greedily and at temperature 1, and the rows of a generation batch."""
+
+    items: int = 2048
+    batch_size: int = 512
+
+    def __post_init__(self) -> None:
+        if self.items < 2 or self.batch_size < 1:
+            raise ValueError("items: must be at least 2, batch_size at least 1")
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study. `teacher`, `proxy` and `student` are model folders, or `lab` for the lab's own, made from scratch.
+
+    `etas` must hold 0, the control. Every `seqkd` recipe is run on the original and on each calibrated teacher, `sft` and
+    `answer_only` once. `greedy_original` adds students of the original sampled greedily, which the verdict *better teacher*
+    needs; null: only where an eta is above 0.
+    """
+
+    name: str
+    seed: int = 1
+    jobs: int = 2
+    teacher: str = "lab"
+    proxy: str = "lab"
+    student: str = "lab"
+    dtype: str = "float32"
+    etas: tuple[float, ...] = (0.0, -0.5)
+    calibration_seeds: int = 1
+    student_seeds: int = 5
+    greedy_original: bool | None = None
+    task: TaskConfig = field(default_factory=TaskConfig)
+    lab: Lab = field(default_factory=Lab)
+    calibration: Calibration = field(default_factory=Calibration)
+    recipes: tuple[Recipe, ...] = (Recipe(),)
+    measure: Measure = field(default_factory=Measure)
+    verdicts: VerdictRules = field(default_factory=VerdictRules)
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name or self.name.startswith("."):
+            raise ValueError("name: must be a folder name: not empty, without / and not starting with a full stop")
+        for name in ("jobs", "calibration_seeds", "student_seeds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1")
+        if 0.0 not in self.etas:
+            raise ValueError("etas: must hold 0: the control teacher, without which nothing can be said of the others")
+        if len(set(self.etas)) < len(self.etas):
+            raise ValueError("etas: must differ")
+        sign = {"distillable": 1, "undistillable": -1, None: 0}[self.calibration.direction]
+        wrong = [eta for eta in self.etas if sign * eta < 0]
+        if wrong:
+            raise ValueError(f"etas: {wrong[0]:g} contradicts calibration.direction: {self.calibration.direction}")
+        labels = [recipe.label for recipe in self.recipes]
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError("recipes: at least one, and no two with the same recipe, temperature and keep_right")
+        if "lab" in (self.teacher, self.proxy, self.student) and self.task.name != "chain":
+            raise ValueError(f"task: the lab's models only know chain, not {self.task.name}; name teacher, proxy and student folders")
+        if self.calibration.dtype != self.dtype and self.calibration.dtype != "float32":
+            raise ValueError("calibration.dtype: leave it out and set dtype of the study")
+
+    @property
+    def wants_greedy_original(self) -> bool:
+        """Whether students of the original's greedy samples are trained too."""
+        return any(eta > 0 for eta in self.etas) if self.greedy_original is None else self.greedy_original

@@ -1,0 +1,132 @@
+"""What lies in a run folder: content hashes, done-markers, the swap of a new output for an old one, and the owner's lock."""
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.jsonl import write_json
+
+CODE = ("distillknob.rewards", "distillknob.eval", "distillknob.trainer")  # what a result depends on
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_items(items: Iterable[tuple[str, str]]) -> str:
+    """sha256 over (name, hash) pairs, in the order of the names."""
+    return hashlib.sha256(json.dumps(sorted(items)).encode()).hexdigest()
+
+
+def files_below(path: Path, pattern: str = "*") -> list[Path]:
+    """All files of a folder and its subfolders, sorted; a file is its own list."""
+    return sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
+
+
+def hash_tree(path: Path) -> str:
+    """sha256 over names (relative to `path`) and contents of all files of a folder; of a file's bytes if it is one."""
+    if not path.is_dir():
+        return hash_file(path)
+    return hash_items((p.relative_to(path).as_posix(), hash_file(p)) for p in files_below(path))
+
+
+def code_version() -> str:
+    """sha256 over all Python files of the packages in CODE; imports none of them."""
+    items = []
+    for package in CODE:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or []:
+            root = Path(folder)
+            items += [(f"{package}/{p.relative_to(root).as_posix()}", hash_file(p)) for p in files_below(root, "*.py")]
+    return hash_items(items)
+
+
+def marker_path(run: Path, stage: str) -> Path:
+    """Where the done-marker of a stage lies; the name may have slashes."""
+    return run / ".stages" / f"{stage}.json"
+
+
+def read_marker(run: Path, stage: str) -> dict[str, Any] | None:
+    """The done-marker of a stage, or None where the stage never finished."""
+    try:
+        marker: dict[str, Any] = json.loads(marker_path(run, stage).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return marker
+
+
+def read_markers(run: Path) -> dict[str, dict[str, Any]]:
+    """The done-markers of all stages of a run, by stage name."""
+    root = run / ".stages"
+    names = [p.relative_to(root).as_posix().removesuffix(".json") for p in sorted(root.rglob("*.json"))]
+    return {name: marker for name in names if (marker := read_marker(run, name)) is not None}
+
+
+def is_finished(run: Path, marker: dict[str, Any] | None, target: str, fingerprint: str) -> bool:
+    """Whether a marker says so, for this fingerprint, and every output is there with the size noted in it."""
+    if marker is None or marker["fingerprint"] != fingerprint or marker["target"] != target:
+        return False
+    paths = {run / name: output["bytes"] for name, output in marker["outputs"].items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+
+
+def publish(run: Path, stage: str, target: str, output: Path, marker: dict[str, Any]) -> None:
+    """Puts a finished output in the place of the old one and writes the stage's marker, with the hashes of its own files.
+
+    The old marker goes first: cut off at any point, the stage counts as not finished, and no path ever shows half an output.
+    """
+    final = run / target
+    outputs = {}
+    for path in files_below(output):
+        name = (Path(target) / path.relative_to(output)).as_posix()
+        outputs[name] = {"sha256": hash_file(path), "bytes": path.stat().st_size}
+    marker_path(run, stage).unlink(missing_ok=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    if final.is_dir() or (output.is_dir() and final.exists()):
+        final.replace(output.with_name(f"{output.name}.old"))  # the caller removes the folder that holds both
+    output.replace(final)
+    write_json(marker_path(run, stage), {**marker, "target": target, "outputs": outputs})
+
+
+def clear(folder: Path) -> None:
+    """Removes a folder, if it is there."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+class RunLock:
+    """`with RunLock(run):` makes this process the one owner of a run folder; UserError names the process that owns it already.
+
+    The lock belongs to the process, not to the file: it ends with its owner, however that ends, and the file stays.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+
+    def __enter__(self) -> None:
+        self.run.mkdir(parents=True, exist_ok=True)
+        self.file = (self.run / "lock").open("a+")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.seek(0)
+            owner = self.file.read().strip()
+            self.file.close()
+            raise UserError(f"{self.run}: in use by process {owner}; wait for it, or take another --output") from None
+        self.file.truncate(0)
+        self.file.write(f"{os.getpid()}\n")
+        self.file.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.file.truncate(0)
+        self.file.close()

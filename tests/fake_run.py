@@ -1,0 +1,162 @@
+"""A tiny made-up run folder for the tests of everything that only reads one: no model, outcomes drawn by a generator seeded by
+name."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HOSTILE = "</script><script>alert(1)</script>\u202e\x1b[31m <img src=x onerror=alert(2)> {{7*7}} \ud83d"
+SID = "lab-seqkd-t1-chain"
+GREEDY_SID = "lab-seqkd-t0-chain"
+RULES = {"utility_margin": 0.02, "collapse_fraction": 0.5, "minimum_headroom": 0.10, "confidence": 0.95}
+TEACHERS = {"orig": (None, 0.95), "eta+0-c0": (0.0, 0.96), "eta-0.5-c0": (-0.5, 0.95)}  # TID: eta, greedy accuracy
+STUDENTS = {"orig": 0.78, "eta+0-c0": 0.85, "eta-0.5-c0": 0.30}  # TID: greedy accuracy of its students
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    """JSON lines by the standard library alone, so that the writer under test isn't the one that makes the fixture."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def predictions(name: str, accuracy: float, items: int, hostile: bool = False) -> list[dict[str, Any]]:
+    """Both decodings of `items` chain-like items; right with probability `accuracy`, drawn by `name`; 30 % of gold answers are
+    one."""
+    rng, rows = random.Random(name), []
+    for decoding in ("greedy", "t1"):
+        for i in range(items):
+            gold = "0" if i % 10 < 3 else str(1 + i % 4)
+            right, explicit = rng.random() < accuracy, rng.randint(2, 4)
+            answer = gold if right else str((int(gold) + 1) % 5)
+            text, answer = (
+                (f"a+1={HOSTILE}#{answer}", HOSTILE if not right else answer)
+                if hostile
+                else (f"a+1=3b*2=c-1=0#{answer}", answer)
+            )
+            rows.append(
+                {
+                    "id": f"chain-{i}",
+                    "split": "test",
+                    "sample": 0,
+                    "text": text,
+                    "answer": answer,
+                    "gold": HOSTILE if hostile and gold == "0" else gold,
+                    "correct": None if hostile and i == 1 else int(right),
+                    "finished": True,
+                    "tokens": 12 + explicit,
+                    "bytes": 20 + explicit,
+                    "decoding": decoding,
+                    "explicit": float(explicit),
+                    "valid": int(right and rng.random() < 0.95),
+                }
+            )
+    return rows
+
+
+def add_student(
+    run: Path,
+    tid: str,
+    sid: str,
+    accuracy: float,
+    *,
+    seeds: int = 5,
+    items: int = 40,
+    recipe: str = "seqkd",
+    temperature: float | None = 1.0,
+    hostile: bool = False,
+) -> None:
+    """Adds a student cell of `seeds` seeds to a fake run: lines in cells.jsonl, predictions and training samples."""
+    eta = TEACHERS[tid][0] if tid in TEACHERS else None
+    sampling = None if temperature is None else {"temperature": temperature}
+    with (run / "cells.jsonl").open("a", encoding="utf-8") as file:
+        for seed in range(seeds):
+            cell = {
+                "tid": tid,
+                "eta": eta,
+                "beta": 0.02 if eta is not None else None,
+                "calibration_seed": 0 if eta is not None else None,
+                "sid": sid,
+                "student": "lab",
+                "recipe": recipe,
+                "sampling": sampling,
+                "task": "chain",
+                "seed": seed,
+            }
+            file.write(json.dumps(cell) + "\n")
+            folder = run / "students" / tid / sid / str(seed)
+            write_lines(folder / "predictions.jsonl", predictions(f"{tid}/{sid}/{seed}", accuracy, items, hostile))
+            text = HOSTILE if hostile else "a+1=3b*2=1c-1=0#0"
+            write_lines(
+                folder / "samples.jsonl",
+                [{"id": "chain-900", "prompt": "2a+1b*2c-1d+0?", "text": text}] if recipe == "seqkd" else [],
+            )
+
+
+def make_fake_run(folder: Path, *, seeds: int = 5, items: int = 40, hostile: bool = False) -> Path:
+    """Writes a run folder (config, manifest, cells, predictions of 3 teachers, their students and S_0) and returns it.
+
+    `hostile`: texts, answers and the most frequent gold answer hold markup, control characters and a lone surrogate, and one
+    item can't be verified. The greedy cell of the original teacher is not written: add it by add_student(run, "orig",
+    GREEDY_SID, .8, temperature=0.0)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "name": folder.name,
+        "seed": 1,
+        "jobs": 1,
+        "task": {"name": "chain"},
+        "teacher": {"kind": "lab"},
+        "proxy": {"kind": "lab"},
+        "student": {"kind": "lab"},
+        "calibration": {"etas": [0.0, -0.5], "seeds": 1},
+        "recipes": ["seqkd"],
+        "students": {"seeds": seeds},
+        "measure": {"items": items},
+        "verdicts": RULES,
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    manifest = {
+        "schema": 1,
+        "name": folder.name,
+        "created": "2026-01-01T00:00:00+00:00",
+        "versions": {"python": "3.11.0", "torch": "2.6.0"},
+        "hardware": {"cpu": "fake", "cores": 2},
+        "seeds": {"root": 1},
+        "verdict_rules": RULES,
+        "code": {"commit": "0" * 40, "dirty": False, "hash": "0" * 64},
+        "config_hash": "0" * 64,
+        "models": {},
+        "tokenizers": {},
+        "data": {},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    cells = []
+    for tid, (eta, accuracy) in TEACHERS.items():
+        cells.append(
+            {
+                "tid": tid,
+                "eta": eta,
+                "beta": None if eta is None else 0.02,
+                "calibration_seed": None if eta is None else 0,
+                "sid": None,
+                "student": None,
+                "recipe": None,
+                "sampling": None,
+                "task": "chain",
+                "seed": None,
+            }
+        )
+        write_lines(folder / "teachers" / tid / "predictions.jsonl", predictions(tid, accuracy, items, hostile))
+        if eta is not None:
+            (folder / "teachers" / tid / "calibration.json").write_text(
+                json.dumps({"eta": eta, "steps": 100}), encoding="utf-8"
+            )
+    write_lines(folder / "cells.jsonl", cells)
+    for tid, accuracy in STUDENTS.items():
+        add_student(folder, tid, SID, accuracy, seeds=seeds, items=items, hostile=hostile)
+    add_student(folder, "none", "lab-base", 0.22, seeds=seeds, items=items, recipe="base", temperature=None, hostile=hostile)
+    return folder

@@ -1,0 +1,167 @@
+"""Intervals and exact tests against numbers worked by hand."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from distillknob.eval.statistics import (
+    Interval,
+    mean_interval,
+    needed_items,
+    paired_difference,
+    permutation_p,
+    ratio_interval,
+    welch_combination,
+    wilson_interval,
+)
+
+
+def test_mean_interval() -> None:
+    """.5 … .9: mean .7, variance .025, standard error √.005, t(4) = 2.776445."""
+    got = mean_interval([0.5, 0.6, 0.7, 0.8, 0.9])
+    assert got.value == pytest.approx(0.7)
+    assert got.low is not None and got.high is not None
+    assert (got.low, got.high) == pytest.approx((0.7 - 0.1963243, 0.7 + 0.1963243), abs=1e-6)
+    assert got.as_dict() == {"value": got.value, "low": got.low, "high": got.high, "n": 5}
+
+
+def test_mean_interval_of_few() -> None:
+    """One value has no limits, none has nothing, equal values have a width of exactly 0."""
+    assert mean_interval([0.4]) == Interval(0.4, None, None, 1)
+    assert mean_interval([]) == Interval(None, None, None, 0)
+    assert mean_interval([0.1] * 7) == Interval(0.1, 0.1, 0.1, 7)
+
+
+def test_confidence_widens() -> None:
+    """A higher confidence gives a wider interval, for each kind."""
+    a, b = [0.1, 0.2, 0.4], [0.5, 0.7, 0.8]
+    widths = []
+    for confidence in (0.5, 0.9, 0.99):
+        every = (
+            mean_interval(a, confidence), wilson_interval(3, 9, confidence), welch_combination([a, b], [1, -1], 0, confidence),
+            paired_difference([1, 0, 1], [0, 0, 1], confidence),
+        )  # fmt: skip
+        widths.append([i.high - i.low for i in every if i.high is not None and i.low is not None])
+    assert all(x < y for narrow, wide in pairwise(widths) for x, y in zip(narrow, wide, strict=True))
+
+
+def test_wilson_interval() -> None:
+    """8 of 10: centre (8 + z²/2)/(10 + z²), the published limits .4902 and .9433; 0 of 10 ends at z²/(10 + z²)."""
+    got = wilson_interval(8, 10)
+    assert (got.value, got.low, got.high, got.n) == pytest.approx((0.8, 0.4901625, 0.9433178, 10), abs=1e-6)
+    none = wilson_interval(0, 10)
+    assert (none.value, none.low, none.high) == pytest.approx((0.0, 0.0, 3.8414588 / 13.8414588), abs=1e-6)
+    assert wilson_interval(0, 0) == Interval(None, None, None, 0)
+
+
+def test_welch_combination() -> None:
+    """[1,2,3] − ½·[2,4,6] − .25: terms 1/3 and ¼·4/3 = 1/3, df = (2/3)²/(2·(1/9)/2) = 4, half = 2.776445·√(2/3)."""
+    got = welch_combination([[1, 2, 3], [2, 4, 6]], [1, -0.5], -0.25)
+    assert (got.value, got.df) == pytest.approx((-0.25, 4))
+    assert (got.low, got.high) == pytest.approx((-0.25 - 2.266958, -0.25 + 2.266958), abs=1e-5)
+
+
+def test_welch_matches_scipy() -> None:
+    """With coefficients 1 and −1 it is Welch's t interval."""
+    a, b = [0.31, 0.35, 0.28, 0.40], [0.70, 0.66, 0.81, 0.59, 0.77]
+    theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    got = welch_combination([a, b], [1, -1])
+    assert (got.low, got.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+
+def test_welch_without_spread() -> None:
+    """A group without spread adds nothing: df 2 and √(4/3)·4.302653 stay; without any spread the width is 0."""
+    got = welch_combination([[1, 1, 1], [2, 4, 6]], [1, -1])
+    assert (got.value, got.low, got.high, got.df) == pytest.approx((-3, -3 - 4.968275, -3 + 4.968275, 2), abs=1e-5)
+    flat = welch_combination([[0.1] * 5, [0.3] * 5], [1, -0.5])
+    assert flat.low == flat.value == flat.high and flat.df is None
+
+
+def test_welch_of_single_values() -> None:
+    """One value leaves the limits undefined unless its coefficient is 0; an empty group is an error."""
+    got = welch_combination([[1], [2, 3]], [1, -1])
+    assert (got.value, got.low, got.high, got.df) == (-1.5, None, None, None)
+    assert welch_combination([[1], [2, 3]], [0, -1]).low is not None
+    with pytest.raises(ValueError):
+        welch_combination([[], [2, 3]], [1, -1])
+    with pytest.raises(ValueError):
+        welch_combination([[1, 2], [2, 3]], [1])
+
+
+def test_ratio_interval() -> None:
+    """Fieller's limits are the roots r of (a − r·b)² = t²·(v_a + r²·v_b); here a = .3, b = .8, v = .0005 both, r = .375."""
+    top, bottom = [0.25, 0.35, 0.30, 0.25, 0.35], [0.75, 0.85, 0.80, 0.75, 0.85]
+    got = ratio_interval(top, bottom)
+    df = (1 + 0.375**2) ** 2 / (1 / 4 + 0.375**4 / 4)
+    t2v = float(stats.t.ppf(0.975, df)) ** 2 * 0.0005
+    roots = sorted(np.roots([0.64 - t2v, -2 * 0.3 * 0.8, 0.09 - t2v]).real)
+    assert got.value == pytest.approx(0.375)
+    assert (got.low, got.high) == pytest.approx(roots, abs=1e-9)
+    assert got.n == 5
+
+
+def test_ratio_interval_without_limits() -> None:
+    """No limits where the denominator may be 0 or a group has one value; no value where it is 0; width 0 without spread."""
+    unbounded = ratio_interval([1, 2, 3], [-1, 1, 0.5])
+    assert unbounded.value == pytest.approx(12) and (unbounded.low, unbounded.high) == (None, None)
+    assert ratio_interval([1], [2]) == Interval(0.5, None, None, 1)
+    assert ratio_interval([1, 2], [0, 0]) == Interval(None, None, None, 2)
+    assert ratio_interval([1, 1], [2, 2]) == Interval(0.5, 0.5, 0.5, 2)
+
+
+def test_paired_difference() -> None:
+    """100 items, 2 gained and 5 lost: (3 − 6)/102 ± 1.959964·√((9/102 − (3/102)²)/102)."""
+    a = [1] * 2 + [0] * 5 + [1] * 93
+    b = [0] * 2 + [1] * 5 + [1] * 93
+    got = paired_difference(a, b)
+    assert (got.value, got.n, got.discordant) == pytest.approx((-0.03, 100, 7))
+    assert (got.low, got.high) == pytest.approx((-0.0867744, 0.0279508), abs=1e-6)
+    swapped = paired_difference(b, a)
+    assert (swapped.value, swapped.low, swapped.high) == pytest.approx((-got.value, -got.high, -got.low))
+
+
+def test_paired_difference_without_discordant_items() -> None:
+    """1,022 equal outcomes: 0 ± 1.959964·√2/1024, not a width of 0. Unequal or no items are an error."""
+    got = paired_difference([1, 0] * 511, [1, 0] * 511)
+    assert got.value == 0
+    assert (got.low, got.high) == pytest.approx((-0.00270684, 0.00270684), abs=1e-7)
+    for a, b in (([1], [1, 0]), ([], [])):
+        with pytest.raises(ValueError):
+            paired_difference(a, b)
+
+
+def test_permutation_p() -> None:
+    """Apart, 5 against 5 reach 1/252 and 3 against 3 only 1/20; the wrong direction is 1; [1,2,3] and [2,3,4] give 5 of 20."""
+    low, high = [1, 2, 3, 4, 5], [6, 7, 8, 9, 10]
+    assert permutation_p(low, high, "less") == pytest.approx(1 / 252)
+    assert permutation_p(low, high, "greater") == 1
+    assert permutation_p(high[:3], low[:3], "greater") == pytest.approx(1 / 20)
+    assert permutation_p([1, 2, 3], [2, 3, 4], "less") == pytest.approx(5 / 20)
+    assert permutation_p([0.1, 0.1], [0.1, 0.1], "less") == 1
+    assert permutation_p([1], [2, 3], "less") == pytest.approx(1 / 3)
+    with pytest.raises(ValueError):
+        permutation_p([], [1], "less")
+
+
+def test_permutation_p_counts_ties_despite_rounding() -> None:
+    """.1 + .2 and .3 + 0 are one sum: all six divisions of [.1, .2 | .3, 0] but two reach it."""
+    assert permutation_p([0.1, 0.2], [0.3, 0.0], "greater") == pytest.approx(4 / 6)
+    assert permutation_p([0.3, 0.0], [0.1, 0.2], "greater") == pytest.approx(4 / 6)
+
+
+def test_permutation_p_matches_scipy() -> None:
+    """The enumeration gives scipy's exact p, groups of unequal size included."""
+    a, b = [0.31, 0.35, 0.68, 0.40], [0.70, 0.36, 0.81, 0.59, 0.77]
+    theirs = stats.permutation_test((a, b), lambda x, y: np.mean(x) - np.mean(y), n_resamples=10_000, alternative="less")
+    assert permutation_p(a, b, "less") == pytest.approx(float(theirs.pvalue))
+
+
+def test_needed_items() -> None:
+    """(1.959964 + .841621)²/.02² = 19,622.2 times the share, rounded up."""
+    assert needed_items(1.0, 0.02) == 19623
+    assert needed_items(0.1, 0.02) == math.ceil(1962.22)
+    assert needed_items(0.1, 0.04) == 491
+    assert needed_items(0.0, 0.02) == 0

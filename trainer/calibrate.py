@@ -1,0 +1,183 @@
+"""The calibration stage: a teacher, a proxy and a dial in, a calibrated teacher with its record out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from distillknob.rewards.tasks import TaskConfig
+from distillknob.trainer.groups import check_groups
+from distillknob.trainer.lora import Lora
+
+if TYPE_CHECKING:
+    from distillknob.rewards.tasks.base import Task
+    from distillknob.trainer.calibration import CalibrationTrainer
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Settings of a calibration run; those that TRL knows have TRL's names. See docs/method.md for what each one does.
+
+    `trl`: further arguments of TRL's GRPOConfig by name. `validation_items`: held-out prompts for the full-vocabulary KL and the
+    utility floor.
+    """
+
+    steps: int = 100
+    prompts_per_step: int = 16
+    num_generations: int = 8
+    gradient_accumulation_steps: int = 1
+    learning_rate: float = 3e-4
+    beta: float = 0.05
+    calibration: Literal["log_ratio", "proxy_only"] = "log_ratio"
+    calibration_per: Literal["bytes", "none", "own_tokens"] = "bytes"
+    gate: Literal["none", "correct_only"] = "correct_only"
+    floor: float | None = -2.0
+    end_token: Literal["both", "none"] = "both"
+    direction: Literal["distillable", "undistillable"] | None = None
+    kl_ceiling: float | None = 0.4
+    entropy_floor: float | None = None
+    truncation_ceiling: float | None = 0.5
+    utility_floor: float | None = None
+    guard_action: Literal["stop", "rollback"] = "stop"
+    on_bad_reward: Literal["error", "leave_out"] = "error"
+    save_steps: int = 50
+    validation_items: int = 256
+    dtype: str = "float32"
+    lora: Lora | None = None
+    trl: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "prompts_per_step", "gradient_accumulation_steps", "save_steps", "validation_items"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1")
+        if self.learning_rate <= 0:
+            raise ValueError("learning_rate: must be above 0")
+        if self.beta < 0:
+            raise ValueError("beta: must be 0 or above")
+        if self.floor is not None and self.floor >= 0:
+            raise ValueError("floor: must be below 0 nats a byte, or null")
+        batch = self.prompts_per_step * self.num_generations
+        if self.num_generations >= 2 and batch % self.gradient_accumulation_steps:
+            divisors = [n for n in range(1, batch + 1) if batch % n == 0]
+            raise ValueError(f"gradient_accumulation_steps: must divide the {batch} completions of a step; valid: {divisors}")
+        check_groups(
+            processes=1, per_device_batch=self.prompts_per_step * self.num_generations, accumulation=1, group=self.num_generations
+        )
+
+
+@dataclass(frozen=True)
+class CalibrateConfig:
+    """One teacher to calibrate: the settings, the dial and the seed."""
+
+    task: TaskConfig
+    settings: Calibration
+    eta: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        sign = {"distillable": 1, "undistillable": -1, None: 0}[self.settings.direction]
+        if sign and sign * self.eta < 0:
+            raise ValueError(f"eta: {self.eta:g} contradicts direction: {self.settings.direction}")
+
+
+def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path, work: Path) -> None:
+    """Stage: inputs `teacher` and `proxy` (folders), output a model folder with calibration.json and metrics.jsonl."""
+    from datasets import Dataset
+
+    from distillknob.rewards.jsonl import write_json, write_jsonl
+    from distillknob.rewards.models import load_model, load_tokenizer
+    from distillknob.rewards.tasks import load_task
+    from distillknob.rewards.tasks.base import TaskReward
+    from distillknob.trainer.calibration import CalibrationTrainer
+    from distillknob.trainer.checkpoints import last_checkpoint
+    from distillknob.trainer.supervised import save_model
+
+    settings, task = config.settings, load_task(config.task)
+    rows = task.rows("train", settings.steps * settings.prompts_per_step, config.seed)
+    held_out = task.rows("validation", settings.validation_items, 0)
+    tokenizer = load_tokenizer(inputs["teacher"])
+    trainer = CalibrationTrainer(
+        load_model(inputs["teacher"], settings.dtype),
+        TaskReward(task),
+        arguments(config, work),
+        proxy=load_model(inputs["proxy"], settings.dtype),
+        proxy_tokenizer=load_tokenizer(inputs["proxy"]),
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(held_out),
+        processing_class=tokenizer,
+        peft_config=None if settings.lora is None else settings.lora.peft_config(),
+    )
+    trainer.train(resume_from_checkpoint=last_checkpoint(work))
+    record = calibration_record(config, trainer, task, held_out, anchor=inputs["teacher"])
+    save_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, output)
+    write_json(output / "calibration.json", record)
+    write_jsonl(output / "metrics.jsonl", trainer.state.log_history)
+
+
+def arguments(config: CalibrateConfig, work: Path) -> Any:
+    """The trainer's arguments for a stage."""
+    import sys
+
+    from distillknob.trainer.calibration_config import CalibrationConfig
+    from distillknob.trainer.supervised import cpu_arguments
+
+    s = config.settings
+    evaluates = s.utility_floor is not None
+    batch = s.prompts_per_step * s.num_generations // s.gradient_accumulation_steps
+    return CalibrationConfig(
+        **{
+            "output_dir": str(work), "max_steps": s.steps, "per_device_train_batch_size": batch,
+            "gradient_accumulation_steps": s.gradient_accumulation_steps, "num_generations": s.num_generations,
+            "max_completion_length": config.task.max_new_tokens, "learning_rate": s.learning_rate,
+            "lr_scheduler_type": "constant", "beta": s.beta, "eta": config.eta,
+            "direction": None if config.eta == 0 else s.direction,  # the control has no direction
+            "calibration": s.calibration, "calibration_per": s.calibration_per, "gate": s.gate, "floor": s.floor,
+            "end_token": s.end_token, "kl_ceiling": s.kl_ceiling, "entropy_floor": s.entropy_floor,
+            "truncation_ceiling": s.truncation_ceiling, "utility_floor": s.utility_floor, "guard_action": s.guard_action,
+            "on_bad_reward": s.on_bad_reward, "save_strategy": "steps", "save_steps": s.save_steps, "save_total_limit": 2,
+            "eval_strategy": "steps" if evaluates else "no", "eval_steps": s.save_steps, "top_k": 0, "logging_steps": 1,
+            "report_to": [], "seed": config.seed, "disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": False,
+        }
+        | cpu_arguments()
+        | (s.trl or {})
+    )
+
+
+def calibration_record(
+    config: CalibrateConfig, trainer: CalibrationTrainer, task: Task, held_out: Sequence[dict[str, Any]], anchor: Path
+) -> dict[str, Any]:
+    """calibration.json: what was asked, what the guards did, and the KL to the anchor, sampled as optimised and over the whole
+    vocabulary on held-out prompts."""
+    from distillknob.eval.divergence import full_vocabulary_kl
+    from distillknob.eval.generation import generate
+    from distillknob.rewards.models import load_model
+    from distillknob.rewards.rendering import encode_completion, encode_prompt
+    from distillknob.rewards.seeds import derive_seed
+
+    tokenizer, s = trainer.processing_class, config.settings
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    prompts = [row["prompt"] for row in held_out]
+    written = generate(
+        model, tokenizer, prompts, temperature=1.0, max_new_tokens=config.task.max_new_tokens,
+        seed=derive_seed(config.seed, "held-out"),
+    )
+    tails = [[*encode_completion(tokenizer, w.text), *([tokenizer.eos_token_id] if w.finished else [])] for w in written]
+    heads = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    exact = full_vocabulary_kl(model, load_model(anchor, s.dtype), heads, tails)
+    history = trainer.state.log_history
+    kl = [entry["kl"] for entry in history if entry.get("kl") is not None]
+    left_out = {
+        key.removeprefix("calibration/"): sum(entry.get(key) or 0.0 for entry in history) / max(1, sum(key in e for e in history))
+        for key in sorted({k for entry in history for k in entry if k.startswith("calibration/")})
+    }
+    return {
+        "schema": 1, "eta": config.eta, "seed": config.seed, "steps": trainer.state.global_step, "settings": asdict(s),
+        "guards": trainer.guards.record(),
+        "kl": {
+            "optimised": {"estimator": "k3 with bias correction, sampled, nats a token", "last_steps": kl[-5:]},
+            "full_vocabulary": {"value": exact.value, "low": exact.low, "high": exact.high, "n": exact.n, "unit": "nats a token"},
+        },
+        "shares": left_out,
+    }

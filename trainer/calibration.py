@@ -1,0 +1,212 @@
+"""`CalibrationTrainer`: reinforcement fine-tuning of a teacher with task utility, a KL anchor and a calibration reward (method §2).
+
+The smallest subclass of TRL's GRPOTrainer that does it. It departs from GRPO in three places: each reward is normalised in its
+group by itself and there is no whitening over the batch (A = Σ w_k z(r_k) + η z(r_cal)); the calibration reward gets the policy's
+log-probabilities; the anchor is a copy of the teacher as handed in, never a model that is read from a path again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from peft import PeftConfig, PeftModel
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from trl import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
+
+from distillknob.rewards.advantages import combined_advantages
+from distillknob.rewards.calibration import CalibrationReward
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.scoring import TextScorer
+from distillknob.trainer.anchor import check_first_kl, fingerprint, frozen_copy, same_anchor_as_before
+from distillknob.trainer.calibration_config import CalibrationConfig
+from distillknob.trainer.checked import checked
+from distillknob.trainer.groups import check_groups
+from distillknob.trainer.guards import GuardCallback
+from distillknob.trainer.policy import GRPOPolicy
+
+logger = logging.getLogger(__name__)
+RewardFunction = Callable[..., Any] | PreTrainedModel | str
+
+
+class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
+    """Calibrates a teacher.
+
+    Args:
+        model: the teacher: a path or hub name, a model, or a PeftModel (its adapter is then tuned further, and is the anchor).
+        reward_funcs: the task reward or rewards, TRL's signature; the first one decides what is right for `gate`.
+        args: `CalibrationConfig`.
+        proxy: the frozen proxy: a path or hub name, or a model; may be None only where eta is 0.
+        proxy_tokenizer: needed where `proxy` is a model; else read from its path.
+        train_dataset, eval_dataset: column `prompt` (text or messages) and what the task reward needs.
+        processing_class, peft_config, callbacks: as in GRPOTrainer.
+
+    Raises:
+        UserError: settings that can't work, before any weight is loaded; a reward function that returns something invalid;
+            a wrong anchor, at the first step.
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel | PeftModel,
+        reward_funcs: RewardFunction | list[RewardFunction],
+        args: CalibrationConfig,
+        *,
+        proxy: str | PreTrainedModel | None,
+        proxy_tokenizer: PreTrainedTokenizerBase | None = None,
+        train_dataset: Any,
+        eval_dataset: Any = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        peft_config: PeftConfig | None = None,
+        callbacks: list[Any] | None = None,
+    ) -> None:
+        if proxy is None and args.eta != 0:
+            raise UserError(f"eta: {args.eta:g} needs a proxy; only the control, eta: 0, runs without one")
+        said = check_groups(
+            processes=args.world_size,
+            per_device_batch=args.per_device_train_batch_size,
+            accumulation=args.steps_per_generation,
+            group=args.num_generations,
+            prompts=len(train_dataset),
+        )
+        if "left over" in said:
+            logger.warning("train data %s", said)
+        tasks = [checked(f, args.on_bad_reward) for f in (reward_funcs if isinstance(reward_funcs, list) else [reward_funcs])]
+        weights = args.reward_weights or [1.0] * len(tasks)
+        if len(weights) != len(tasks):
+            raise UserError(f"reward_weights: {len(weights)} weights for {len(tasks)} task rewards (eta weighs the calibration reward)")
+        self.reward_calibration = None if proxy is None else _calibration_reward(proxy, proxy_tokenizer, args)
+        extra = [] if self.reward_calibration is None else [checked(self.reward_calibration, args.on_bad_reward)]
+        args.reward_weights = [*weights, *([args.eta] if extra else [])]
+        self._task_count = len(tasks)
+
+        if isinstance(model, str):
+            model = create_model_from_path(model, **{"trust_remote_code": False, **(args.model_init_kwargs or {})})
+            args.model_init_kwargs = None
+        anchor = None
+        if args.beta and not isinstance(model, PeftModel) and peft_config is None:
+            anchor = frozen_copy(model)
+        beta = args.beta
+        args.beta = 0.0 if anchor is not None else beta  # TRL would read the anchor from the model's path again
+        super().__init__(
+            model=model,
+            reward_funcs=[*tasks, *extra],
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            peft_config=peft_config,
+            callbacks=callbacks,
+        )
+        self.beta = args.beta = beta
+        if anchor is not None:
+            self._adopt_anchor(anchor)
+        if self.reward_calibration is not None:
+            self.reward_calibration.proxy.model.to(self.accelerator.device)
+            self.reward_calibration.attach(GRPOPolicy(self))
+        self.guards = GuardCallback(args.limits, self.reward_func_names[0])
+        self.add_callback(self.guards)
+        self._first_kl_checked = False
+
+    def _adopt_anchor(self, anchor: PreTrainedModel) -> None:
+        """Prepares our copy of the teacher as TRL prepares the anchor that it loads."""
+        if self.args.disable_dropout:
+            disable_dropout_in_model(anchor)
+        add_fused_lm_head(anchor, temperature=self.temperature, cast_lm_head_to_fp32=self.args.cast_lm_head_to_fp32)
+        if self.is_deepspeed_enabled:
+            from trl.models import prepare_deepspeed
+
+            self.ref_model = prepare_deepspeed(anchor, self.accelerator)
+        elif self.is_fsdp_enabled:
+            from trl.models import prepare_fsdp
+
+            self.ref_model = prepare_fsdp(anchor, self.accelerator)
+        else:
+            self.ref_model = self.accelerator.prepare_model(anchor, evaluation_mode=True)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """As in Trainer; checks that a resumed run has the same anchor, and rolls back after a breach where that is asked for."""
+        from pathlib import Path
+
+        folder = Path(self.args.output_dir)
+        same_anchor_as_before(fingerprint(self.ref_model or self.model), folder, bool(resume_from_checkpoint))
+        self._first_kl_checked = bool(resume_from_checkpoint)
+        result = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        breach = self.guards.breach
+        if breach is not None:
+            logger.warning("guard %s: %.4g, limit %.4g, at step %d: %s", breach.guard, breach.value, breach.limit, breach.step, breach.action)
+            if breach.action == "rollback":
+                self._roll_back()
+        return result
+
+    def _roll_back(self) -> None:
+        from dataclasses import replace
+
+        breach, good = self.guards.breach, self.guards.last_good
+        assert breach is not None
+        if good is None or not good.is_dir():
+            raise UserError(f"guard {breach.guard} tripped at step {breach.step} before the first checkpoint: lower save_steps or eta")
+        self._load_from_checkpoint(str(good))
+        self.guards.breach = replace(breach, restored=good.name)
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
+        """TRL's rewards, shape (B over all processes, K), kept for our advantages; infinities of reward models are treated as
+        those of functions are."""
+        rewards_B_K: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if rewards_B_K.isinf().any():
+            named = [name for name, bad in zip(self.reward_func_names, rewards_B_K.isinf().any(0).tolist(), strict=True) if bad]
+            if self.args.on_bad_reward == "error":
+                raise UserError(f"reward function {', '.join(named)} returned an infinite reward")
+            logger.warning("reward function %s returned an infinite reward: left out", ", ".join(named))
+            rewards_B_K = torch.where(rewards_B_K.isinf(), torch.nan, rewards_B_K)
+        self._rewards_B_K = rewards_B_K
+        return rewards_B_K
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's rollouts with our advantages in place of its whitened ones."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        mode = "train" if self.model.training else "eval"
+        group = self.num_generations if mode == "train" else self.num_generations_eval
+        advantages_B = self._advantages(self._rewards_B_K, group, mode).to(output["advantages"])
+        local = len(output["advantages"])
+        start = self.accelerator.process_index * local
+        output["advantages"] = advantages_B[start : start + local]
+        for _ in range(len(advantages_B)):
+            self._logs["advantages"].pop()
+        self._logs["advantages"].extend(advantages_B.tolist())
+        return output
+
+    def _advantages(self, rewards_B_K: torch.Tensor, group: int, mode: str) -> torch.Tensor:
+        rewards_P_G_K = rewards_B_K.view(-1, group, rewards_B_K.shape[1])
+        task_P_G_K, rest = rewards_P_G_K[:, :, : self._task_count], rewards_P_G_K[:, :, self._task_count :]
+        calibration_P_G = rest[:, :, 0] if rest.shape[2] else None
+        weights = torch.tensor(self.args.reward_weights[: self._task_count])
+        gate_at = self.args.gate_at if self.args.gate == "correct_only" else None
+        for name, values_P_G in zip(self.reward_func_names, rewards_P_G_K.unbind(2), strict=True):
+            flat = (values_P_G.nan_to_num(-torch.inf).amax(1) - values_P_G.nan_to_num(torch.inf).amin(1)) <= 0
+            self._metrics[mode][f"frac_zero_std/{name}"].append(flat.float().mean().item())
+        return combined_advantages(task_P_G_K, weights, calibration_P_G, self.args.eta, gate_at=gate_at).flatten()
+
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """TRL's loss; before the first update the KL to the anchor has to be zero up to rounding."""
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        if self.beta and not self._first_kl_checked and self.model.training:
+            self._first_kl_checked = True
+            check_first_kl(self._metrics["train"]["kl"][0], next(self.model.parameters()).dtype)
+        return loss
+
+
+def _calibration_reward(
+    proxy: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, args: CalibrationConfig
+) -> CalibrationReward:
+    if isinstance(proxy, str):
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(proxy, trust_remote_code=False)
+        proxy = create_model_from_path(proxy, trust_remote_code=False)
+    if tokenizer is None:
+        raise UserError("proxy_tokenizer: a proxy that is handed over as a model needs its tokenizer")
+    scorer = TextScorer(proxy, tokenizer, batch_size=args.proxy_batch_size, end_token=args.end_token)
+    return CalibrationReward(scorer, kind=args.calibration, per=args.calibration_per, floor=args.floor)

@@ -1,0 +1,59 @@
+"""A reward function whose output is checked: a wrong one is named, never turned into a silent zero gradient (method §2)."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from distillknob.rewards.errors import UserError
+
+OnBadReward = Literal["error", "leave_out"]
+logger = logging.getLogger(__name__)
+
+
+class CheckedReward:
+    """Wraps a reward function `f(prompts, completions, **columns)`. None and NaN mean left out; ±inf, a non-number or a wrong
+    number of rewards raise an error that names the function, or are left out and counted (`bad` per call logged)."""
+
+    def __init__(self, function: Callable[..., Sequence[float | None]], on_bad: OnBadReward) -> None:
+        self.function, self.on_bad = function, on_bad
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """The checked rewards, one a completion."""
+        rewards = self.function(prompts=prompts, completions=completions, **columns)
+        if not isinstance(rewards, Sequence) or len(rewards) != len(prompts):
+            got = len(rewards) if isinstance(rewards, Sequence) else type(rewards).__name__
+            self._bad(f"returned {got} instead of {len(prompts)} rewards, one a completion")
+            rewards = [None] * len(prompts)
+        checked: list[float | None] = []
+        for reward in rewards:
+            number = isinstance(reward, numbers.Real)
+            if reward is not None and (not number or math.isinf(reward)):
+                self._bad(f"returned {reward!r}; valid: a finite number, or None to leave a completion out")
+            checked.append(float(reward) if number and math.isfinite(reward) else None)
+        log_metric = columns.get("log_metric")
+        if log_metric is not None:
+            log_metric(f"rewards/{self.__name__}/left_out", sum(r is None for r in checked) / max(1, len(checked)))
+        return checked
+
+    def _bad(self, what: str) -> None:
+        if self.on_bad == "error":
+            raise UserError(f"reward function {self.__name__} {what} (on_bad_reward: leave_out would leave it out and count it)")
+        logger.warning("reward function %s %s: left out", self.__name__, what)
+
+
+def checked(function: Any, on_bad: OnBadReward) -> Any:
+    """The function wrapped, where it is a plain synchronous one; reward models and coroutines pass and are checked after."""
+    plain = callable(function) and not isinstance(function, str) and not inspect.iscoroutinefunction(function)
+    return CheckedReward(function, on_bad) if plain and not _is_module(function) else function
+
+
+def _is_module(function: Any) -> bool:
+    import torch
+
+    return isinstance(function, torch.nn.Module)

@@ -1,0 +1,113 @@
+"""The distillation stage: a student learns from texts, the teacher's or gold ones (method §3; `seqkd`, `sft`, `answer_only`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from distillknob.rewards.tasks import TaskConfig
+from distillknob.trainer.lora import Lora
+
+RecipeName = Literal["seqkd", "sft", "answer_only"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a student is made.
+
+    `seqkd`: trained on the teacher's samples at `temperature` (0: greedy); `keep_right` leaves out samples that the verifier
+    rejects. `sft`: on gold solutions. `answer_only`: on bare answers. `samples` prompts, `steps` updates of `batch_size`.
+    """
+
+    recipe: RecipeName = "seqkd"
+    temperature: float = 1.0
+    keep_right: bool = False
+    samples: int = 1000
+    steps: int = 500
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    lora: Lora | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1")
+        if self.temperature < 0:
+            raise ValueError("temperature: must be 0 (greedy) or above")
+        if self.learning_rate <= 0:
+            raise ValueError("learning_rate: must be above 0")
+        if self.recipe != "seqkd" and (self.keep_right or self.temperature != 1.0):
+            raise ValueError(f"recipe: {self.recipe} takes nothing from a teacher: temperature and keep_right don't apply")
+
+    @property
+    def label(self) -> str:
+        """The recipe with its sampling, as it stands in a SID."""
+        if self.recipe != "seqkd":
+            return self.recipe
+        return f"seqkd-t{self.temperature:g}{'-right' if self.keep_right else ''}"
+
+
+@dataclass(frozen=True)
+class DistilConfig:
+    """One student to train: prompts, sampling and order come from `seed`, the same in every cell."""
+
+    task: TaskConfig
+    recipe: Recipe
+    seed: int
+    dtype: str = "float32"
+
+
+def distil(config: DistilConfig, inputs: Mapping[str, Path], output: Path, work: Path) -> None:
+    """Stage: inputs `student` and, for seqkd, `teacher` (folders); output a model folder with samples.jsonl and metrics.jsonl."""
+    from distillknob.rewards.errors import UserError
+    from distillknob.rewards.jsonl import write_jsonl
+    from distillknob.rewards.models import load_model, load_tokenizer
+    from distillknob.rewards.seeds import derive_seed
+    from distillknob.trainer.supervised import Supervised, save_model, train_on_pairs
+
+    samples = texts_to_learn(config, inputs)
+    kept = [s for s in samples if s["kept"]]
+    if not kept:
+        raise UserError(f"recipe {config.recipe.label}: none of {len(samples)} samples is left to train on")
+    tokenizer = load_tokenizer(inputs["student"])
+    settings = Supervised(config.recipe.steps, config.recipe.batch_size, config.recipe.learning_rate)
+    model, log = train_on_pairs(
+        load_model(inputs["student"], config.dtype),
+        tokenizer,
+        [(s["prompt"], s["text"]) for s in kept],
+        settings,
+        seed=derive_seed(config.seed, "order"),
+        work=work,
+        peft_config=None if config.recipe.lora is None else config.recipe.lora.peft_config(),
+    )
+    save_model(model, tokenizer, output)
+    write_jsonl(output / "samples.jsonl", samples)
+    write_jsonl(output / "metrics.jsonl", log)
+
+
+def texts_to_learn(config: DistilConfig, inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """The training texts, one a prompt: id, prompt, text, finished, correct, and whether it is kept. A cut-off sample isn't."""
+    from distillknob.eval.generation import generate
+    from distillknob.rewards.models import load_model, load_tokenizer
+    from distillknob.rewards.seeds import derive_seed
+    from distillknob.rewards.tasks import load_task
+
+    task, recipe = load_task(config.task), config.recipe
+    rows: Sequence[dict[str, Any]] = task.rows("train", recipe.samples, derive_seed(config.seed, "prompts"))
+    if recipe.recipe != "seqkd":
+        text_of = task.gold_text if recipe.recipe == "sft" else task.answer_text
+        texts = [(text_of(row), True) for row in rows]
+    else:
+        written = generate(
+            load_model(inputs["teacher"], config.dtype), load_tokenizer(inputs["teacher"]), [row["prompt"] for row in rows],
+            temperature=recipe.temperature, max_new_tokens=config.task.max_new_tokens, seed=derive_seed(config.seed, "samples"),
+        )
+        texts = [(one.text, one.finished) for one in written]
+    samples = []
+    for row, (text, finished) in zip(rows, texts, strict=True):
+        correct = task.grade(text, row).correct
+        kept = finished and bool(text) and (bool(correct) or not recipe.keep_right)
+        samples.append({"id": row["id"], "prompt": row["prompt"], "text": text, "finished": finished, "correct": correct, "kept": kept})
+    return samples

@@ -1,0 +1,47 @@
+"""What a reward may ask of a GRPO trainer: the policy's log-probabilities of the ids that it sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from distillknob.rewards.scoring import completion_logps
+from distillknob.rewards.tasks.base import Prompt
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+
+class GRPOPolicy:
+    """Adapter of a (stock or our) GRPOTrainer for `CalibrationReward.attach`: one policy pass a generation batch.
+
+    The pass goes through the trainer's wrapped model, as the trainer's own passes do (right under LoRA, DDP and ZeRO). TRL has no
+    public way to it: the two private methods used here are why the range of trl in pyproject.toml is narrow.
+    """
+
+    def __init__(self, trainer: GRPOTrainer) -> None:
+        self.trainer = trainer
+        self.eos_token_ids: Sequence[int] = trainer.eos_token_ids
+
+    def sampled_logps(self, prompts: Sequence[Prompt], completion_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Nats at temperature 1, one list a completion, one value a sampled id; without gradient."""
+        trainer = self.trainer
+        prompt_ids = [list(ids) for ids in trainer._tokenize_prompts(list(prompts))[0]]
+        if trainer.temperature != 1.0:  # the trainer's own pass divides logits by its temperature: score at 1 instead
+            logps = completion_logps(trainer.model, prompt_ids, [list(ids) for ids in completion_ids])
+            return [values.tolist() for values in logps]
+        device = trainer.accelerator.device
+        longest, keep = max(map(len, prompt_ids)), max(1, max(map(len, completion_ids)))
+        pad = int(trainer.processing_class.pad_token_id)
+        ids_B_T = torch.full((len(prompt_ids), longest + keep), pad, device=device)
+        mask_B_T = torch.zeros_like(ids_B_T)
+        for row, (head, tail) in enumerate(zip(prompt_ids, completion_ids, strict=True)):
+            ids_B_T[row, longest - len(head) : longest + len(tail)] = torch.tensor([*head, *tail], device=device)
+            mask_B_T[row, longest - len(head) : longest + len(tail)] = 1
+        with torch.no_grad():
+            logps_B_T, _, _ = trainer._get_per_token_logps_and_entropies(
+                trainer.model, ids_B_T, mask_B_T, keep, batch_size=trainer.args.per_device_train_batch_size
+            )
+        return [row[: len(tail)].tolist() for row, tail in zip(logps_B_T.float().cpu(), completion_ids, strict=True)]

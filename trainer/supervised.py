@@ -1,0 +1,108 @@
+"""Supervised training on prompt–completion pairs: the one loop behind the lab's models and the sequence-level students."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distillknob.rewards.rendering import encode_completion, encode_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Pair = tuple[Any, str]
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """How long and how fast to train. The rate is held to 60 % of the steps, then falls linearly to 1 % of itself."""
+
+    steps: int
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    decay: bool = True
+    save_every: int = 500
+
+
+def train_on_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[Pair],
+    settings: Supervised,
+    *,
+    seed: int,
+    work: Path,
+    peft_config: Any = None,
+) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
+    """Trains with TRL's SFTTrainer on completions only (the end token included) and returns the model and its log.
+
+    `pairs`: (prompt, completion text); each side is encoded on its own and the ids are joined, as in scoring, so that no token
+    crosses the border. The model is changed in place. A checkpoint in `work` of an interrupted run is continued.
+    """
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    from distillknob.trainer.checkpoints import last_checkpoint
+
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    ids, labels = [], []
+    for prompt, completion in pairs:
+        head, tail = encode_prompt(tokenizer, prompt), [*encode_completion(tokenizer, completion), tokenizer.eos_token_id]
+        ids.append(head + tail)
+        labels.append([-100] * len(head) + tail)
+    decay_steps = settings.steps - int(0.6 * settings.steps)
+    schedule: dict[str, Any] = (
+        {
+            "lr_scheduler_type": "warmup_stable_decay",
+            "lr_scheduler_kwargs": {"num_decay_steps": decay_steps, "min_lr_ratio": 0.01, "decay_type": "linear"},
+        }
+        if settings.decay
+        else {"lr_scheduler_type": "constant"}
+    )
+    args = SFTConfig(
+        output_dir=str(work),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        **schedule,
+        **cpu_arguments(),
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        save_steps=settings.save_every,
+        save_total_limit=1,
+        logging_steps=50,
+        report_to=[],
+        disable_tqdm=not sys.stderr.isatty(),
+        seed=seed,
+        dataloader_pin_memory=False,
+    )
+    trainer = SFTTrainer(
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_dict({"input_ids": ids, "labels": labels}),
+        processing_class=tokenizer,
+        peft_config=peft_config,
+    )
+    trainer.train(resume_from_checkpoint=last_checkpoint(work))
+    return trainer.model, trainer.state.log_history
+
+
+def cpu_arguments() -> dict[str, Any]:
+    """Trainer arguments for this machine: full precision without gradient checkpointing on a CPU, TRL's defaults on a GPU."""
+    import torch
+
+    return {} if torch.cuda.is_available() else {"use_cpu": True, "bf16": False, "gradient_checkpointing": False}
+
+
+def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """A plain model folder: safetensors weights with any adapter merged in, and the tokenizer; no pickled file."""
+    from peft import PeftModel
+
+    if isinstance(model, PeftModel):
+        model = model.merge_and_unload()
+    model.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
