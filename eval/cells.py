@@ -199,9 +199,7 @@ def load_run(folder: Path) -> Run:
     cells = read_cells(folder)
     teachers = {cell.tid: cell for cell in cells if cell.sid is None}
     if ORIGINAL not in teachers:
-        raise UserError(
-            f"{folder / 'cells.jsonl'}: no line for the teacher 'orig' (sid null); every number is compared with it"
-        )
+        raise UserError(f"{folder / 'cells.jsonl'}: no line for the teacher 'orig' (sid null); every number is compared with it")
     loaded = {tid: read_predictions(cell.predictions_path(folder)) for tid, cell in teachers.items()}
     grouped: dict[str, dict[str, list[tuple[Cell, Predictions]]]] = {}
     for cell in sorted((c for c in cells if c.sid is not None), key=lambda c: c.seed or 0):
@@ -225,9 +223,7 @@ def load_run(folder: Path) -> Run:
 def control_of(cell: Cell, teachers: dict[str, Cell]) -> str | None:
     """TID of T_ctl: the η = 0 teacher of the same calibration seed and beta; None where there is none."""
     same = (cell.calibration_seed, cell.beta)
-    return next(
-        (tid for tid, other in teachers.items() if other.eta == 0 and (other.calibration_seed, other.beta) == same), None
-    )
+    return next((tid for tid, other in teachers.items() if other.eta == 0 and (other.calibration_seed, other.beta) == same), None)
 
 
 def greedy_original_of(cell: Cell, run: Run) -> tuple[str, StudentCell] | None:

@@ -20,8 +20,9 @@ from distillknob.eval.cells import (
     right_of,
     share,
 )
+from distillknob.eval.rules import VerdictRules
 from distillknob.eval.statistics import mean_interval, ratio_interval, wilson_interval
-from distillknob.eval.verdicts import VerdictRules, better_verdict, collapse_verdict, utility_verdict
+from distillknob.eval.verdicts import better_verdict, collapse_verdict, utility_verdict
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import read_json
 from distillknob.rewards.tasks.chain import ChainTask
@@ -111,7 +112,7 @@ def _distillability_index(tid: str, mine: list[float], run: Run) -> Json:
         return {"value": None, "reason": "trained without a teacher"}
     start = sum(run.base.greedy) / len(run.base.greedy)
     denominator = share(right_of(run.teacher_predictions[tid].greedy.values())) - start
-    if denominator < MINIMUM_DENOMINATOR - 1e-12:   # .95 − .93 is a rounding under .02
+    if denominator < MINIMUM_DENOMINATOR - 1e-12:  # .95 − .93 is a rounding under .02
         return {
             "value": None,
             "reason": f"the teacher is {100 * denominator:.1f} points above S_0, under the 2 points that DI needs",
@@ -211,9 +212,7 @@ def summary_table(summary: Json) -> str:
     chance = f"{100 * floor['value']:.1f}"
     source = "the student before distillation" if floor["source"] == "S_0" else "always the most frequent answer"
     teachers = [["teacher", "eta", "accuracy", "at T = 1", "chance", "utility kept"]]
-    students = [
-        ["teacher", "student cell", "seeds", "accuracy", "at T = 1", "chance", "retained", "collapse", "better teacher"]
-    ]
+    students = [["teacher", "student cell", "seeds", "accuracy", "at T = 1", "chance", "retained", "collapse", "better teacher"]]
     reasons = []
     for tid, row in summary["teachers"].items():
         eta = "–" if row["eta"] is None else f"{row['eta']:+g}"

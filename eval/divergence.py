@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def full_vocabulary_kl(
-    model: PreTrainedModel, anchor: PreTrainedModel, prompts: Sequence[list[int]], completions: Sequence[list[int]], batch_size: int = 32
+    model: PreTrainedModel,
+    anchor: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    completions: Sequence[list[int]],
+    batch_size: int = 32,
 ) -> Interval:
     """KL(model ‖ anchor) in nats a token over the whole vocabulary at temperature 1, with prefixes that the model itself wrote.
 

@@ -45,7 +45,9 @@ def generate(
     if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in end_ids:
         end_ids.append(int(tokenizer.eos_token_id))
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_ids[0]
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {"do_sample": False}
+    sampling = (
+        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {"do_sample": False}
+    )
     config = GenerationConfig(max_new_tokens=max_new_tokens, eos_token_id=end_ids, pad_token_id=pad, **sampling)
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     results: list[Generated] = []

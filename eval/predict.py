@@ -36,8 +36,13 @@ def predict(config: PredictConfig, inputs: Mapping[str, Path], output: Path, wor
     lines: list[dict[str, Any]] = []
     for decoding, temperature in DECODINGS.items():
         written = generate(
-            model, tokenizer, [row["prompt"] for row in rows], temperature=temperature,
-            max_new_tokens=config.task.max_new_tokens, seed=derive_seed(config.seed, decoding), batch_size=config.batch_size,
+            model,
+            tokenizer,
+            [row["prompt"] for row in rows],
+            temperature=temperature,
+            max_new_tokens=config.task.max_new_tokens,
+            seed=derive_seed(config.seed, decoding),
+            batch_size=config.batch_size,
         )
         lines += [_line(task, row, one, decoding) for row, one in zip(rows, written, strict=True)]
     write_jsonl(output, lines)
@@ -46,7 +51,17 @@ def predict(config: PredictConfig, inputs: Mapping[str, Path], output: Path, wor
 def _line(task: Task, row: Row, one: Generated, decoding: str) -> dict[str, Any]:
     grade = task.grade(one.text, row)
     return {
-        "id": row["id"], "split": "test", "sample": 0, "text": one.text, "answer": grade.answer, "gold": row["gold"],
-        "correct": grade.correct, "finished": one.finished, "tokens": one.tokens, "bytes": len(one.text.encode()),
-        "decoding": decoding, "explicit": grade.explicit, "valid": grade.valid,
+        "id": row["id"],
+        "split": "test",
+        "sample": 0,
+        "text": one.text,
+        "answer": grade.answer,
+        "gold": row["gold"],
+        "correct": grade.correct,
+        "finished": one.finished,
+        "tokens": one.tokens,
+        "bytes": len(one.text.encode()),
+        "decoding": decoding,
+        "explicit": grade.explicit,
+        "valid": grade.valid,
     }

@@ -165,9 +165,7 @@ def permutation_p(a: _FloatSequence, b: _FloatSequence, direction: Literal["grea
     chosen = np.array(list(combinations(range(len(pooled)), len(a))))
     sums = pooled[chosen].sum(axis=1)
     observed = sums[0]  # the first combination is the division as observed
-    return float(
-        np.mean(sums >= observed - 1e-12 * max(1.0, abs(observed)))
-    )  # equal sums differ by rounding: they count as ties
+    return float(np.mean(sums >= observed - 1e-12 * max(1.0, abs(observed))))  # equal sums differ by rounding: they count as ties
 
 
 def needed_items(discordant_share: float, margin: float) -> int:

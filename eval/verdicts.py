@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from distillknob.eval.rules import VerdictRules
 from distillknob.eval.statistics import (
     Combination,
     mean_interval,
@@ -19,17 +20,6 @@ HOLDS: Outcome = "holds"
 AGAINST: Outcome = "does not hold"
 UNDECIDED: Outcome = "undecided"
 MINIMUM_SEEDS = 5  # method §5: 3 against 3 can never get a permutation p under .05
-
-
-@dataclass(frozen=True)
-class VerdictRules:
-    """Rules and margins, fixed in the manifest before a run (method §5); fractions, `collapse_fraction` is the ½ of the
-    collapse rule."""
-
-    utility_margin: float = 0.02
-    collapse_fraction: float = 0.5
-    minimum_headroom: float = 0.10
-    confidence: float = 0.95
 
 
 @dataclass(frozen=True)
@@ -77,16 +67,12 @@ def utility_verdict(calibrated: Sequence[int], original: Sequence[int], rules: V
     needed = needed_items(paired.discordant / paired.n, rules.utility_margin)
     verdict, reason = _above(paired.low, paired.high, -rules.utility_margin, "acc(T_η) − acc(T_orig)")
     if verdict == UNDECIDED:
-        reason += (
-            f"; {paired.discordant} of {paired.n} items are discordant, about {needed} items would be needed for 80 % power"
-        )
+        reason += f"; {paired.discordant} of {paired.n} items are discordant, about {needed} items would be needed for 80 % power"
     extras = {"margin": rules.utility_margin, "items": paired.n, "discordant": paired.discordant, "needed_items": needed}
     return Verdict(paired.value, paired.low, paired.high, verdict, reason, extras)
 
 
-def collapse_verdict(
-    calibrated: Sequence[float], control: Sequence[float] | None, floor: float, rules: VerdictRules
-) -> Verdict:
+def collapse_verdict(calibrated: Sequence[float], control: Sequence[float] | None, floor: float, rules: VerdictRules) -> Verdict:
     """Collapse: L = acc(S←T_η) − f·acc(S←T_ctl) − (1 − f)·b lies below 0, f = collapse_fraction (method §5).
 
     Takes one greedy accuracy a seed and cell, and b (`floor`). Undecided under 5 seeds a cell, and unless the lower limit of

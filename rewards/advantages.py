@@ -1,4 +1,4 @@
-"""Group normalisation and the combined advantage (method §2): each reward is normalised in its group by itself, then they are added."""
+"""Group normalisation and the combined advantage (method §2): each reward is normalised in its group, then they are added."""
 
 from __future__ import annotations
 

@@ -2,4 +2,5 @@
 
 
 class UserError(ValueError):
-    """A mistake in a config, a data file, a tokenizer or a model folder: one or two lines that name the place and say what would be valid."""
+    """A mistake in a config, a data file, a tokenizer or a model folder: one or two lines that name the place and say what would
+    be valid."""

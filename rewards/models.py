@@ -47,7 +47,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         raise UserError(f"{path}: its tokenizer can't be loaded: {_first_line(error)}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer  # type: ignore[no-any-return]
+    return tokenizer
 
 
 def load_model(path: str | Path, dtype: str = "float32") -> PreTrainedModel:
@@ -60,7 +60,7 @@ def load_model(path: str | Path, dtype: str = "float32") -> PreTrainedModel:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, trust_remote_code=False, use_safetensors=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{path}: can't be loaded as a causal language model: {_first_line(error)}") from error
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")  # type: ignore[no-any-return]
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from distillknob.rewards.errors import UserError
-from distillknob.rewards.rendering import Prompt, encode_completion, encode_prompt
+from distillknob.rewards.rendering import Prompt, encode_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -59,7 +59,9 @@ class TextScorer:
             raise UserError(f"tokenizer {tokenizer.name_or_path} has no end token: give it one, or set end_token: none")
         empty = [name for name, p in model.named_parameters() if p.numel() == 0]
         if empty:
-            raise UserError(f"the scoring model's parameters are partitioned (zero-sized here): {', '.join(empty[:3])} …; gather them")
+            raise UserError(
+                f"the scoring model's parameters are partitioned (zero-sized here): {', '.join(empty[:3])} …; gather them"
+            )
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.batch_size = batch_size

@@ -60,6 +60,7 @@ def check_sources(study: Study, models: dict[str, str]) -> dict[str, str]:
     from distillknob.rewards.models import check_model
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.storage import hash_file
+    from distillknob.trainer.calibrate import CalibrateConfig, arguments
     from distillknob.trainer.groups import check_groups
 
     for role, path in models.items():
@@ -70,9 +71,14 @@ def check_sources(study: Study, models: dict[str, str]) -> dict[str, str]:
         raise UserError(f"measure.items: {study.measure.items}, but the task has {test} test items; valid: up to {test}")
     settings = study.calibration
     check_groups(
-        processes=1, per_device_batch=settings.prompts_per_step * settings.num_generations, accumulation=1,
-        group=settings.num_generations, prompts=len(task.rows("train", settings.steps * settings.prompts_per_step, 0)),
+        processes=1,
+        per_device_batch=settings.prompts_per_step * settings.num_generations,
+        accumulation=1,
+        group=settings.num_generations,
+        prompts=len(task.rows("train", settings.steps * settings.prompts_per_step, 0)),
     )
+    if settings.trl:  # TRL takes seconds to import, so its keys are looked at only where there are any
+        arguments(CalibrateConfig(study.task, settings, 0.0, 0), Path(".work"))
     named = (study.task.train, study.task.validation, study.task.test)
     return {path: hash_file(Path(path)) for path in named if path is not None}
 
@@ -89,8 +95,13 @@ def prepare(run: Path, study: Study, planned: object, data: dict[str, str]) -> N
     assert isinstance(planned, StudyPlan)
     text = to_yaml(study)
     write_manifest(
-        run, name=study.name, config_text=text, root_seed=study.seed, verdict_rules=asdict(study.verdicts),
-        models={role: Path(path) for role, path in planned.models.items()}, data=data,
+        run,
+        name=study.name,
+        config_text=text,
+        root_seed=study.seed,
+        verdict_rules=asdict(study.verdicts),
+        models={role: Path(path) for role, path in planned.models.items()},
+        data=data,
     )
     temporary = run / ".config.yaml.tmp"
     temporary.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from distillknob.trainer.lora import Lora
 if TYPE_CHECKING:
     from distillknob.rewards.tasks.base import Task
     from distillknob.trainer.calibration import CalibrationTrainer
+    from distillknob.trainer.calibration_config import CalibrationConfig
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,16 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     from distillknob.rewards.tasks.base import TaskReward
     from distillknob.trainer.calibration import CalibrationTrainer
     from distillknob.trainer.checkpoints import last_checkpoint
-    from distillknob.trainer.supervised import save_model
+    from distillknob.trainer.supervised import save_model, timeless
 
-    settings, task = config.settings, load_task(config.task)
+    settings, task, args = config.settings, load_task(config.task), arguments(config, work)
     rows = task.rows("train", settings.steps * settings.prompts_per_step, config.seed)
     held_out = task.rows("validation", settings.validation_items, 0)
     tokenizer = load_tokenizer(inputs["teacher"])
     trainer = CalibrationTrainer(
         load_model(inputs["teacher"], settings.dtype),
         TaskReward(task),
-        arguments(config, work),
+        args,
         proxy=load_model(inputs["proxy"], settings.dtype),
         proxy_tokenizer=load_tokenizer(inputs["proxy"]),
         train_dataset=Dataset.from_list(rows),
@@ -113,36 +115,54 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     record = calibration_record(config, trainer, task, held_out, anchor=inputs["teacher"])
     save_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, output)
     write_json(output / "calibration.json", record)
-    write_jsonl(output / "metrics.jsonl", trainer.state.log_history)
+    write_jsonl(output / "metrics.jsonl", timeless(trainer.state.log_history))
 
 
-def arguments(config: CalibrateConfig, work: Path) -> Any:
-    """The trainer's arguments for a stage."""
-    import sys
+_SAME_NAME = (
+    *("num_generations", "gradient_accumulation_steps", "learning_rate", "beta", "calibration", "calibration_per", "gate", "floor"),
+    *("end_token", "kl_ceiling", "entropy_floor", "truncation_ceiling", "utility_floor", "guard_action", "on_bad_reward"),
+    "save_steps",
+)
 
+
+def arguments(config: CalibrateConfig, work: Path) -> CalibrationConfig:
+    """The trainer's arguments for a stage; UserError for a `trl` key that can't be set there."""
+    from dataclasses import fields
+
+    from distillknob.rewards.errors import UserError
     from distillknob.trainer.calibration_config import CalibrationConfig
     from distillknob.trainer.supervised import cpu_arguments
 
     s = config.settings
-    evaluates = s.utility_floor is not None
     batch = s.prompts_per_step * s.num_generations // s.gradient_accumulation_steps
-    return CalibrationConfig(
-        **{
-            "output_dir": str(work), "max_steps": s.steps, "per_device_train_batch_size": batch,
-            "gradient_accumulation_steps": s.gradient_accumulation_steps, "num_generations": s.num_generations,
-            "max_completion_length": config.task.max_new_tokens, "learning_rate": s.learning_rate,
-            "lr_scheduler_type": "constant", "beta": s.beta, "eta": config.eta,
-            "direction": None if config.eta == 0 else s.direction,  # the control has no direction
-            "calibration": s.calibration, "calibration_per": s.calibration_per, "gate": s.gate, "floor": s.floor,
-            "end_token": s.end_token, "kl_ceiling": s.kl_ceiling, "entropy_floor": s.entropy_floor,
-            "truncation_ceiling": s.truncation_ceiling, "utility_floor": s.utility_floor, "guard_action": s.guard_action,
-            "on_bad_reward": s.on_bad_reward, "save_strategy": "steps", "save_steps": s.save_steps, "save_total_limit": 2,
-            "eval_strategy": "steps" if evaluates else "no", "eval_steps": s.save_steps, "top_k": 0, "logging_steps": 1,
-            "report_to": [], "seed": config.seed, "disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": False,
-        }
-        | cpu_arguments()
-        | (s.trl or {})
-    )
+    ours: dict[str, Any] = {
+        "output_dir": str(work),
+        "max_steps": s.steps,
+        "per_device_train_batch_size": batch,
+        "per_device_eval_batch_size": batch,
+        "max_completion_length": config.task.max_new_tokens,
+        "eta": config.eta,
+        "direction": None if config.eta == 0 else s.direction,  # the control has no direction
+        "save_strategy": "steps",
+        "save_total_limit": 2,
+        "eval_strategy": "no" if s.utility_floor is None else "steps",
+        "eval_steps": s.save_steps,
+        "logging_steps": 1,
+        "seed": config.seed,
+        "disable_tqdm": not sys.stderr.isatty(),
+        **{name: getattr(s, name) for name in _SAME_NAME},
+    }
+    defaults: dict[str, Any] = {"lr_scheduler_type": "constant", "top_k": 0, "report_to": [], "dataloader_pin_memory": False}
+    given, known = s.trl or {}, {field.name for field in fields(CalibrationConfig) if field.init}
+    for key in given:
+        if key in ours:
+            raise UserError(f"calibration.trl.{key}: set by the study (steps, seed, output …) or by the key of that name")
+        if key not in known:
+            raise UserError(f"calibration.trl.{key}: unknown key; valid: the arguments of TRL's GRPOConfig")
+    try:
+        return CalibrationConfig(**(defaults | cpu_arguments() | given | ours))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"calibration: {error}") from error
 
 
 def calibration_record(
@@ -160,7 +180,11 @@ def calibration_record(
     model = trainer.accelerator.unwrap_model(trainer.model)
     prompts = [row["prompt"] for row in held_out]
     written = generate(
-        model, tokenizer, prompts, temperature=1.0, max_new_tokens=config.task.max_new_tokens,
+        model,
+        tokenizer,
+        prompts,
+        temperature=1.0,
+        max_new_tokens=config.task.max_new_tokens,
         seed=derive_seed(config.seed, "held-out"),
     )
     tails = [[*encode_completion(tokenizer, w.text), *([tokenizer.eos_token_id] if w.finished else [])] for w in written]
@@ -173,7 +197,11 @@ def calibration_record(
         for key in sorted({k for entry in history for k in entry if k.startswith("calibration/")})
     }
     return {
-        "schema": 1, "eta": config.eta, "seed": config.seed, "steps": trainer.state.global_step, "settings": asdict(s),
+        "schema": 1,
+        "eta": config.eta,
+        "seed": config.seed,
+        "steps": trainer.state.global_step,
+        "settings": asdict(s),
         "guards": trainer.guards.record(),
         "kl": {
             "optimised": {"estimator": "k3 with bias correction, sampled, nats a token", "last_steps": kl[-5:]},

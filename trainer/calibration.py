@@ -30,7 +30,7 @@ from distillknob.trainer.guards import GuardCallback
 from distillknob.trainer.policy import GRPOPolicy
 
 logger = logging.getLogger(__name__)
-RewardFunction = Callable[..., Any] | PreTrainedModel | str
+RewardFunction = Callable[..., Any] | nn.Module | str
 
 
 class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -78,7 +78,9 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         tasks = [checked(f, args.on_bad_reward) for f in (reward_funcs if isinstance(reward_funcs, list) else [reward_funcs])]
         weights = args.reward_weights or [1.0] * len(tasks)
         if len(weights) != len(tasks):
-            raise UserError(f"reward_weights: {len(weights)} weights for {len(tasks)} task rewards (eta weighs the calibration reward)")
+            raise UserError(
+                f"reward_weights: {len(weights)} weights for {len(tasks)} task rewards (eta weighs the calibration reward)"
+            )
         self.reward_calibration = None if proxy is None else _calibration_reward(proxy, proxy_tokenizer, args)
         extra = [] if self.reward_calibration is None else [checked(self.reward_calibration, args.on_bad_reward)]
         args.reward_weights = [*weights, *([args.eta] if extra else [])]
@@ -138,7 +140,9 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         result = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         breach = self.guards.breach
         if breach is not None:
-            logger.warning("guard %s: %.4g, limit %.4g, at step %d: %s", breach.guard, breach.value, breach.limit, breach.step, breach.action)
+            logger.warning(
+                "guard %s: %.4g, limit %.4g, at step %d: %s", breach.guard, breach.value, breach.limit, breach.step, breach.action
+            )
             if breach.action == "rollback":
                 self._roll_back()
         return result
@@ -149,7 +153,9 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         breach, good = self.guards.breach, self.guards.last_good
         assert breach is not None
         if good is None or not good.is_dir():
-            raise UserError(f"guard {breach.guard} tripped at step {breach.step} before the first checkpoint: lower save_steps or eta")
+            raise UserError(
+                f"guard {breach.guard} tripped at step {breach.step} before the first checkpoint: lower save_steps or eta"
+            )
         self._load_from_checkpoint(str(good))
         self.guards.breach = replace(breach, restored=good.name)
 

@@ -17,7 +17,7 @@ from distillknob.trainer.guards import Action, Limits
 
 
 @dataclass
-class CalibrationConfig(GRPOConfig):
+class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
     """GRPOConfig with the dial. Defaults that differ from TRL's: `beta` .05 (the undistillable side needs the anchor),
     `disable_dropout` True (policy and anchor must agree at step 0). Where they differ from the paper's they are ours."""
 
@@ -62,8 +62,8 @@ class CalibrationConfig(GRPOConfig):
         if self.save_strategy == "steps" and (self.save_steps * per_update) % window:
             every = next(n for n in range(1, window + 1) if (n * per_update) % window == 0)
             raise UserError(
-                f"save_steps: {self.save_steps:g} would save inside a generation window, from where a run can't be resumed exactly; "
-                f"use a multiple of {every}"
+                f"save_steps: {self.save_steps:g} would save inside a generation window, from where a run can't be resumed "
+                f"exactly; use a multiple of {every}"
             )
         if self.utility_floor is not None and self.eval_strategy == "no":
             raise UserError("utility_floor: needs eval_strategy: steps and a held-out eval_dataset")
@@ -73,6 +73,4 @@ class CalibrationConfig(GRPOConfig):
     @property
     def limits(self) -> Limits:
         """The guards' limits."""
-        return Limits(
-            self.kl_ceiling, self.entropy_floor, self.truncation_ceiling, self.utility_floor, self.guard_action
-        )
+        return Limits(self.kl_ceiling, self.entropy_floor, self.truncation_ceiling, self.utility_floor, self.guard_action)

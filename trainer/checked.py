@@ -30,16 +30,19 @@ class CheckedReward:
             got = len(rewards) if isinstance(rewards, Sequence) else type(rewards).__name__
             self._bad(f"returned {got} instead of {len(prompts)} rewards, one a completion")
             rewards = [None] * len(prompts)
-        checked: list[float | None] = []
-        for reward in rewards:
-            number = isinstance(reward, numbers.Real)
-            if reward is not None and (not number or math.isinf(reward)):
-                self._bad(f"returned {reward!r}; valid: a finite number, or None to leave a completion out")
-            checked.append(float(reward) if number and math.isfinite(reward) else None)
+        checked = [self._one(reward) for reward in rewards]
         log_metric = columns.get("log_metric")
         if log_metric is not None:
             log_metric(f"rewards/{self.__name__}/left_out", sum(r is None for r in checked) / max(1, len(checked)))
         return checked
+
+    def _one(self, reward: Any) -> float | None:
+        if reward is None:
+            return None
+        if not isinstance(reward, numbers.Real) or math.isinf(reward):
+            self._bad(f"returned {reward!r}; valid: a finite number, or None to leave a completion out")
+            return None
+        return None if math.isnan(reward) else float(reward)
 
     def _bad(self, what: str) -> None:
         if self.on_bad == "error":

@@ -101,13 +101,19 @@ def texts_to_learn(config: DistilConfig, inputs: Mapping[str, Path]) -> list[dic
         texts = [(text_of(row), True) for row in rows]
     else:
         written = generate(
-            load_model(inputs["teacher"], config.dtype), load_tokenizer(inputs["teacher"]), [row["prompt"] for row in rows],
-            temperature=recipe.temperature, max_new_tokens=config.task.max_new_tokens, seed=derive_seed(config.seed, "samples"),
+            load_model(inputs["teacher"], config.dtype),
+            load_tokenizer(inputs["teacher"]),
+            [row["prompt"] for row in rows],
+            temperature=recipe.temperature,
+            max_new_tokens=config.task.max_new_tokens,
+            seed=derive_seed(config.seed, "samples"),
         )
         texts = [(one.text, one.finished) for one in written]
     samples = []
     for row, (text, finished) in zip(rows, texts, strict=True):
         correct = task.grade(text, row).correct
         kept = finished and bool(text) and (bool(correct) or not recipe.keep_right)
-        samples.append({"id": row["id"], "prompt": row["prompt"], "text": text, "finished": finished, "correct": correct, "kept": kept})
+        samples.append(
+            {"id": row["id"], "prompt": row["prompt"], "text": text, "finished": finished, "correct": correct, "kept": kept}
+        )
     return samples

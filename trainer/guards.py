@@ -38,7 +38,7 @@ class Limits:
     window: int = 5
 
 
-class GuardCallback(TrainerCallback):
+class GuardCallback(TrainerCallback):  # type: ignore[misc]
     """Watches the trainer's own metrics; on a breach the training stops, and `breach` says why."""
 
     def __init__(self, limits: Limits, task_reward: str) -> None:

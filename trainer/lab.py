@@ -99,8 +99,9 @@ def make_teacher(config: Made[LabTeacher], inputs: Mapping[str, Path], output: P
             save_model(model, tokenizer, output)
             write_jsonl(output / "metrics.jsonl", log)
             return
+    steps = settings.base_steps + settings.rounds * settings.style_steps
     raise UserError(
-        f"lab teacher: {accuracy:.3f} right on validation items after {settings.base_steps + settings.rounds * settings.style_steps} steps, "
+        f"lab teacher: {accuracy:.3f} right on validation items after {steps} steps, "
         f"below the {settings.required} that a study needs; take another seed or more lab.teacher base_steps"
     )
 
@@ -143,7 +144,11 @@ def _train(
 def _sampled_accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, items: int, seed: int) -> float:
     rows = _TASK.rows("validation", items, 0)
     written = generate(
-        model, tokenizer, [row["prompt"] for row in rows], temperature=1.0, max_new_tokens=_MAX_NEW_TOKENS,
+        model,
+        tokenizer,
+        [row["prompt"] for row in rows],
+        temperature=1.0,
+        max_new_tokens=_MAX_NEW_TOKENS,
         seed=derive_seed(seed, "validation"),
     )
     return sum(bool(_TASK.grade(one.text, row).correct) for one, row in zip(written, rows, strict=True)) / items
@@ -159,7 +164,11 @@ def _fast_tokenizer(tokenizer: object) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left",
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        padding_side="left",
         clean_up_tokenization_spaces=False,
     )
 
@@ -194,8 +203,16 @@ def tiny_llama(tokenizer: PreTrainedTokenizerBase, *, width: int, layers: int, s
 
     set_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
-        num_attention_heads=width // 16, num_key_value_heads=width // 16, max_position_embeddings=positions,
-        tie_word_embeddings=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 16,
+        max_position_embeddings=positions,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
     )
     return LlamaForCausalLM(config)

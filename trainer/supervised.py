@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +88,15 @@ def train_on_pairs(
         peft_config=peft_config,
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
-    return trainer.model, trainer.state.log_history
+    return trainer.model, timeless(trainer.state.log_history)
+
+
+_TIMES = {"train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos"}
+
+
+def timeless(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A trainer's log without what differs from run to run, so that equal runs write equal files."""
+    return [{key: value for key, value in entry.items() if key not in _TIMES} for entry in history]
 
 
 def cpu_arguments() -> dict[str, Any]:

@@ -56,7 +56,9 @@ def run_parts(name: str, parts: dict[str, Part], chosen: str | None) -> int:
         started = time.monotonic()
         figures = parts[part]()
         stored[part] = {
-            "fingerprint": fingerprint, "seconds": round(time.monotonic() - started, 1), "commit": _commit(),
+            "fingerprint": fingerprint,
+            "seconds": round(time.monotonic() - started, 1),
+            "commit": _commit(),
             "figures": {key: asdict(figure) for key, figure in figures.items()},
         }
         _write(path, name, parts, stored)
@@ -101,7 +103,9 @@ def _commit() -> str:
 def _files_version() -> str:
     """Hash of everything that a part may depend on outside the packages: commands, configs, tests, pins."""
     digest = hashlib.sha256()
-    for name in git("ls-files", "scripts", "configs", "tests", "benchmarks", "constraints.txt", "pyproject.toml", "Makefile").split("\n"):
+    for name in git("ls-files", "scripts", "configs", "tests", "benchmarks", "constraints.txt", "pyproject.toml", "Makefile").split(
+        "\n"
+    ):
         digest.update(name.encode() + (ROOT / name).read_bytes())
     return digest.hexdigest()
 

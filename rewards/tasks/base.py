@@ -30,8 +30,15 @@ class Grade:
 class Task(Protocol):
     """A verifiable task. Rows hold at least `id`, `prompt` and `gold`; the three splits share no row."""
 
-    name: str
-    explicit_max: float | None
+    @property
+    def name(self) -> str:
+        """The task's name in cells and reports."""
+        ...
+
+    @property
+    def explicit_max(self) -> float | None:
+        """The largest value of the explicitness measure, None where there is none."""
+        ...
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """`count` rows of a split; `train` is drawn by `seed`, the others are the first `count` of a fixed order."""
@@ -55,7 +62,7 @@ class Task(Protocol):
 
 
 class TaskReward:
-    """The task's verifier as a TRL reward function `f(prompts, completions, **columns) -> list[float | None]` (method §2, r_task)."""
+    """The task's verifier as a TRL reward function `f(prompts, completions, **columns) -> list[float | None]` (method §2)."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -53,7 +53,7 @@ class JsonlTask:
 
     def grade(self, text: str, row: Row) -> Grade:
         """The answer after the marker against the row's."""
-        head, marker, tail = text.rpartition(self.answer_after)
+        _, marker, tail = text.rpartition(self.answer_after)
         answer = tail.strip().split("\n")[0].strip() if marker else None
         gold = str(row["gold"]).strip()
         return Grade(answer, None if not gold else int(answer is not None and _same(answer, gold)))
@@ -76,8 +76,10 @@ class JsonlTask:
 
 def _row(row: Row, place: str) -> Row:
     prompt = row.get("prompt")
-    messages = isinstance(prompt, list) and bool(prompt) and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in prompt
+    messages = (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and all(isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in prompt)
     )
     if not messages and not (isinstance(prompt, str) and prompt):
         raise UserError(f"{place}: prompt: must be a text or a list of messages with role and content")

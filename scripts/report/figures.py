@@ -203,9 +203,7 @@ def _draw(summary: Json, names: Mapping[str, str], look: Look) -> Figure:
     _axes(axes, summary, look, where, unit)
     columns = 1 if look.width < 6 else min(3, len(sids) + 1)
     if taught or sids:
-        figure.legend(
-            loc="outside upper left", ncols=columns, frameon=False, labelcolor=look.ink, fontsize=9.5, handletextpad=0.4
-        )
+        figure.legend(loc="outside upper left", ncols=columns, frameon=False, labelcolor=look.ink, fontsize=9.5, handletextpad=0.4)
     return figure
 
 

@@ -222,9 +222,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters.update(
-        pct=pct, number=number, interval=interval, stack=stack, points=points, p=p_value, fold=fold, signed=signed
-    )
+    env.filters.update(pct=pct, number=number, interval=interval, stack=stack, points=points, p=p_value, fold=fold, signed=signed)
     return env
 
 

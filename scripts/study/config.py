@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from distillknob.eval.verdicts import VerdictRules
+from distillknob.eval.rules import VerdictRules
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.calibrate import Calibration
 from distillknob.trainer.distil import Recipe
@@ -68,7 +68,9 @@ class Study:
         if not labels or len(set(labels)) < len(labels):
             raise ValueError("recipes: at least one, and no two with the same recipe, temperature and keep_right")
         if "lab" in (self.teacher, self.proxy, self.student) and self.task.name != "chain":
-            raise ValueError(f"task: the lab's models only know chain, not {self.task.name}; name teacher, proxy and student folders")
+            raise ValueError(
+                f"task: the lab's models only know chain, not {self.task.name}; name teacher, proxy and student folders"
+            )
         if self.calibration.dtype != self.dtype and self.calibration.dtype != "float32":
             raise ValueError("calibration.dtype: leave it out and set dtype of the study")
 

@@ -208,9 +208,7 @@ class _Runner:
             self.pool.shutdown(cancel_futures=True)
 
 
-def run_stages(
-    stages: Sequence[Stage], run: Path, *, jobs: int, force_code_version: str | None = None
-) -> dict[str, StageResult]:
+def run_stages(stages: Sequence[Stage], run: Path, *, jobs: int, force_code_version: str | None = None) -> dict[str, StageResult]:
     """Runs what is not finished, up to `jobs` stages at once, in list order as inputs finish; the caller holds the RunLock.
 
     Raises ValueError for stages that do not fit together (unknown input, cycle, a name or target twice); UserError (the user's

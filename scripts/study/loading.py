@@ -25,9 +25,7 @@ _FLAG = "override "  # destinations of override flags in a namespace begin so: n
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def load_config(
-    cls: type[T], path: Path | None, overrides: Mapping[str, Any] = MappingProxyType({}), key: str | None = None
-) -> T:
+def load_config(cls: type[T], path: Path | None, overrides: Mapping[str, Any] = MappingProxyType({}), key: str | None = None) -> T:
     """The frozen dataclass `cls` from a YAML file (None: flags and defaults only), with overrides by dotted key.
 
     `key` names the one top-level section of the file to read; dotted overrides are then relative to that section.
@@ -110,7 +108,7 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
 
 
-def add_override_flags(parser: argparse.ArgumentParser, cls: type) -> None:
+def add_override_flags(parser: argparse._ActionsContainer, cls: type) -> None:
     """Adds `--dotted.key VALUE` for every field of the dataclass `cls`; help: metadata["help"], type and default."""
     for dotted, field, kind in leaves(cls):
         if field.default is not dataclasses.MISSING:

@@ -95,7 +95,9 @@ class StudyPlan:
         study, target = self.study, f"teachers/{teacher.tid}"
         assert teacher.eta is not None
         config = CalibrateConfig(
-            study.task, replace(study.calibration, dtype=study.dtype), teacher.eta,
+            study.task,
+            replace(study.calibration, dtype=study.dtype),
+            teacher.eta,
             derive_seed(study.seed, "calibration", str(teacher.calibration_seed)),
         )
         sources = self._sources(self._external("teacher", "teachers/orig"), self._external("proxy", "lab/proxy"))
@@ -132,18 +134,20 @@ class StudyPlan:
         self, tid: str, teacher: Teacher | None, sid: str | None, recipe: Recipe | None, name: str | None, seed: int | None
     ) -> None:
         calibrated = teacher is not None and teacher.eta is not None
-        self.cells.append({
-            "tid": tid,
-            "eta": teacher.eta if teacher is not None else None,
-            "beta": self.study.calibration.beta if calibrated else None,
-            "calibration_seed": teacher.calibration_seed if teacher is not None else None,
-            "sid": sid,
-            "student": None if sid is None else self._student_name,
-            "recipe": name,
-            "sampling": _sampling(recipe),
-            "task": self.study.task.name,
-            "seed": seed,
-        })
+        self.cells.append(
+            {
+                "tid": tid,
+                "eta": teacher.eta if teacher is not None else None,
+                "beta": self.study.calibration.beta if calibrated else None,
+                "calibration_seed": teacher.calibration_seed if teacher is not None else None,
+                "sid": sid,
+                "student": None if sid is None else self._student_name,
+                "recipe": name,
+                "sampling": _sampling(recipe),
+                "task": self.study.task.name,
+                "seed": seed,
+            }
+        )
 
 
 def _sampling(recipe: Recipe | None) -> dict[str, Any] | None:

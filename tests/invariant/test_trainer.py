@@ -71,7 +71,7 @@ def test_a_wrong_anchor_is_refused_at_the_first_step(tmp_path: Path) -> None:
 
 
 def test_the_anchor_is_the_model_in_memory_not_its_path(tmp_path: Path) -> None:
-    model, tokenizer = tiny.teacher()
+    model, _ = tiny.teacher()
     model.save_pretrained(tmp_path / "m")
     model.config._name_or_path = str(tmp_path / "m")
     with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distillknob.eval.distillability import summarise
-from distillknob.eval.verdicts import VerdictRules
+from distillknob.eval.rules import VerdictRules
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_json
 from distillknob.scripts.report.page import fold, interval, pct, points, visible, write_report

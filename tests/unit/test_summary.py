@@ -11,7 +11,7 @@ import pytest
 from fake_run import GREEDY_SID, HOSTILE, SID, add_student, make_fake_run
 
 from distillknob.eval.distillability import summarise, summary_table
-from distillknob.eval.verdicts import VerdictRules
+from distillknob.eval.rules import VerdictRules
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_json, write_jsonl
 

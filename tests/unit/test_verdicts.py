@@ -2,7 +2,8 @@
 
 import pytest
 
-from distillknob.eval.verdicts import VerdictRules, better_verdict, collapse_verdict, utility_verdict
+from distillknob.eval.rules import VerdictRules
+from distillknob.eval.verdicts import better_verdict, collapse_verdict, utility_verdict
 
 RULES = VerdictRules()
 LOW = [0.29, 0.30, 0.31, 0.30, 0.30]    # mean .30

@@ -1,0 +1,21 @@
+"""The rules of the verdicts, as a study file gives them and the manifest fixes them (method §5)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class VerdictRules:
+    """Rules and margins, fixed in the manifest before a run (method §5); fractions, `collapse_fraction` is the ½ of the
+    collapse rule."""
+
+    utility_margin: float = 0.02
+    collapse_fraction: float = 0.5
+    minimum_headroom: float = 0.10
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name in ("utility_margin", "collapse_fraction", "minimum_headroom"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: must be a fraction from 0 to 1")
+        if not 0.5 <= self.confidence < 1:
+            raise ValueError("confidence: must be from 0.5 to below 1")
