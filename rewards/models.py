@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def check_model(path: str, key: str) -> None:
-    """Refuses a path that can't be a causal language model with its tokenizer; `key` names the setting it came from.
+def find_model(path: str, key: str) -> Path:
+    """The folder of a model, or UserError where it can't be a causal language model with its tokenizer; `key` names the setting.
 
-    A name like `organisation/model` that is no folder is left to the hub's cache (offline unless the user says otherwise).
+    A name like `organisation/model` that is no folder is looked up in the hub's cache, and on the hub where HF_HUB_OFFLINE=0.
     """
     folder = Path(path)
     if not folder.exists():
-        parts = path.split("/")
-        if len(parts) == 2 and all(parts) and not path.startswith((".", "~")):
-            return
-        raise UserError(f"{key}: {path}: no such folder; valid: a Hugging Face model folder or a hub name organisation/model")
+        folder = _from_hub(path, key)
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"{key}: {path}: an adapter, not a whole model; merge it into its base model and save that (peft: merge_and_unload)"
+        )
     if not (folder / "config.json").is_file():
         raise UserError(f"{key}: {path}: not a model folder (no config.json); valid: a Hugging Face model folder")
     try:
@@ -35,6 +36,27 @@ def check_model(path: str, key: str) -> None:
         raise UserError(f"{key}: {path}: no *.safetensors weights (pickled *.bin weights are not loaded; convert them first)")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise UserError(f"{key}: {path}: no tokenizer beside the weights; save the model's tokenizer into the same folder")
+    return folder
+
+
+def _from_hub(path: str, key: str) -> Path:
+    parts = path.split("/")
+    if len(parts) != 2 or not all(parts) or path.startswith((".", "~")):
+        raise UserError(f"{key}: {path}: no such folder; valid: a Hugging Face model folder or a hub name organisation/model")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+    try:
+        return Path(snapshot_download(path, allow_patterns=wanted, local_files_only=HF_HUB_OFFLINE))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        hint = (
+            "not in the hub's cache (HF_HUB_OFFLINE=0 allows a download)"
+            if HF_HUB_OFFLINE
+            else f"not to be had from the hub: {_first_line(error)}"
+        )
+        raise UserError(f"{key}: {path}: no such folder, and {hint}") from error
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

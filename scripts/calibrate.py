@@ -35,17 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> None:
     """Calibrates the teacher."""
-    from distillknob.rewards.models import check_model
+    from distillknob.rewards.models import find_model
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.loading import to_yaml
     from distillknob.scripts.study.single import run_single
     from distillknob.trainer.calibrate import calibrate
 
     given = load_config(CalibrateFile, arguments.config, overrides_from(arguments))
-    check_model(given.teacher, "teacher")
-    check_model(given.proxy, "proxy")
+    inputs = {"teacher": find_model(given.teacher, "teacher"), "proxy": find_model(given.proxy, "proxy")}
     load_task(given.task)
     config = CalibrateConfig(given.task, given.calibration, given.eta, given.seed)
-    inputs = {"teacher": Path(given.teacher), "proxy": Path(given.proxy)}
     run_single(calibrate, config, inputs, arguments.output, to_yaml(given))
     print(f"calibrated teacher: {arguments.output}")

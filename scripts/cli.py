@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from importlib.metadata import version
 
 from distillknob.rewards.errors import UserError
@@ -26,12 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of arguments that TRL passes on
     parser = argparse.ArgumentParser(prog="distillknob", description=__doc__)
     parser.add_argument("--version", action="version", version=f"distillknob {version('distillknob')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     words = arguments if arguments is not None else sys.argv[1:]
     for name, text in COMMANDS.items():
-        sub = commands.add_parser(name, help=text, description=text)
+        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         if name in words:  # the others' flags are not needed: --help stays fast
             importlib.import_module(f"distillknob.scripts.{name}").add_arguments(sub)
     chosen = parser.parse_args(words)

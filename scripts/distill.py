@@ -36,18 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains the student."""
-    from distillknob.rewards.models import check_model
+    from distillknob.rewards.models import find_model
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.loading import to_yaml
     from distillknob.scripts.study.single import run_single
     from distillknob.trainer.distil import distil
 
     given = load_config(DistillFile, arguments.config, overrides_from(arguments))
-    inputs = {"student": Path(given.student)}
-    if given.teacher is not None:
-        inputs["teacher"] = Path(given.teacher)
-    for role, path in inputs.items():
-        check_model(str(path), role)
+    roles = {"student": given.student, "teacher": given.teacher}
+    inputs = {role: find_model(path, role) for role, path in roles.items() if path is not None}
     load_task(given.task)
     run_single(distil, DistilConfig(given.task, given.recipe, given.seed, given.dtype), inputs, arguments.output, to_yaml(given))
     print(f"student: {arguments.output}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from distillknob.rewards.errors import UserError
 from distillknob.scripts.study.config import Study
 from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
+from distillknob.scripts.study.plan import StudyPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +25,11 @@ def main(arguments: argparse.Namespace) -> None:
     """Runs the study."""
     from distillknob.scripts.measure import measure
     from distillknob.scripts.study.engine import plan, run_stages
-    from distillknob.scripts.study.plan import StudyPlan
     from distillknob.scripts.study.storage import RunLock
 
     study = load_config(Study, study_file(arguments.study), overrides_from(arguments))
-    planned = StudyPlan(study)
-    data = check_sources(study, planned.models)
+    models, data = find_sources(study)
+    planned = StudyPlan(study, models)
     run: Path = arguments.output or Path("runs") / study.name
     if run.exists() and not (run.is_dir() and (not any(run.iterdir()) or (run / "config.yaml").is_file())):
         raise UserError(f"--output: {run} is not an empty folder or an earlier run; give the run a folder of its own")
@@ -55,16 +55,15 @@ def study_file(name: str) -> Path:
     return packaged
 
 
-def check_sources(study: Study, models: dict[str, str]) -> dict[str, str]:
-    """Refuses models, tokenizers and data that can't work, before any weight is loaded; returns the hashes of the data files."""
-    from distillknob.rewards.models import check_model
+def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
+    """The model folders by role and the hashes of the data files; refuses what can't work, before any weight is loaded."""
+    from distillknob.rewards.models import find_model
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.storage import hash_file
     from distillknob.trainer.calibrate import CalibrateConfig, arguments
     from distillknob.trainer.groups import check_groups
 
-    for role, path in models.items():
-        check_model(path, role)
+    models = {role: find_model(path, role) for role, path in study.external.items()}
     task = load_task(study.task)
     test = len(task.rows("test", study.measure.items, 0))
     if test < study.measure.items:
@@ -80,19 +79,17 @@ def check_sources(study: Study, models: dict[str, str]) -> dict[str, str]:
     if settings.trl:  # TRL takes seconds to import, so its keys are looked at only where there are any
         arguments(CalibrateConfig(study.task, settings, 0.0, 0), Path(".work"))
     named = (study.task.train, study.task.validation, study.task.test)
-    return {path: hash_file(Path(path)) for path in named if path is not None}
+    return models, {path: hash_file(Path(path)) for path in named if path is not None}
 
 
-def prepare(run: Path, study: Study, planned: object, data: dict[str, str]) -> None:
+def prepare(run: Path, study: Study, planned: StudyPlan, data: dict[str, str]) -> None:
     """Writes what is fixed before the first stage: config, rules in the manifest, cells."""
     from dataclasses import asdict
 
     from distillknob.rewards.jsonl import write_jsonl
     from distillknob.scripts.study.loading import to_yaml
     from distillknob.scripts.study.manifest import write_manifest
-    from distillknob.scripts.study.plan import StudyPlan
 
-    assert isinstance(planned, StudyPlan)
     text = to_yaml(study)
     write_manifest(
         run,
@@ -100,7 +97,7 @@ def prepare(run: Path, study: Study, planned: object, data: dict[str, str]) -> N
         config_text=text,
         root_seed=study.seed,
         verdict_rules=asdict(study.verdicts),
-        models={role: Path(path) for role, path in planned.models.items()},
+        models=planned.models,
         data=data,
     )
     temporary = run / ".config.yaml.tmp"

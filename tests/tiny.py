@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 
 from distillknob.rewards.tasks.base import TaskReward
 from distillknob.rewards.tasks.chain import ALPHABET, UNIT, ChainTask, parse, working
 from distillknob.trainer.lab import bpe_tokenizer, character_tokenizer, tiny_llama
 
+__all__ = ["TrainerCallback", "parse"]  # shared with the tests
 torch.set_num_threads(1)
 CASES = {case["id"]: case for case in map(json.loads, (Path(__file__).parent / "cases" / "cases.jsonl").read_text().splitlines())}
 TASK = ChainTask()
@@ -52,10 +54,24 @@ def digits(prompts: list[str], completions: list[str], **columns: Any) -> list[f
 def arguments(config: type, output: Path, **changes: Any) -> Any:
     """Trainer arguments of a three-step CPU run."""
     settings: dict[str, Any] = {
-        "output_dir": str(output), "max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4,
-        "max_completion_length": 12, "learning_rate": 1e-3, "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
-        "logging_steps": 1, "save_strategy": "no", "report_to": [], "beta": 0.05, "top_k": 0, "disable_tqdm": True, "seed": 1,
-        "dataloader_pin_memory": False, "lr_scheduler_type": "constant",
+        "output_dir": str(output),
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 12,
+        "learning_rate": 1e-3,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "beta": 0.05,
+        "top_k": 0,
+        "disable_tqdm": True,
+        "seed": 1,
+        "dataloader_pin_memory": False,
+        "lr_scheduler_type": "constant",
     }
     return config(**(settings | changes))
 

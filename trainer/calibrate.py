@@ -200,7 +200,7 @@ def calibration_record(
         "schema": 1,
         "eta": config.eta,
         "seed": config.seed,
-        "steps": trainer.state.global_step,
+        "steps": trainer.guards.steps_kept(trainer.state.global_step),
         "settings": asdict(s),
         "guards": trainer.guards.record(),
         "kl": {

@@ -202,7 +202,8 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         if self.beta and not self._first_kl_checked and self.model.training:
             self._first_kl_checked = True
-            check_first_kl(self._metrics["train"]["kl"][0], next(self.model.parameters()).dtype)
+            mixed = {self.args.bf16: torch.bfloat16, self.args.fp16: torch.float16}.get(True)
+            check_first_kl(self._metrics["train"]["kl"][0], mixed or next(self.model.parameters()).dtype)
         return loss
 
 

@@ -48,17 +48,28 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         self.last_good: Path | None = None
         self._recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=limits.window))
 
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """A resumed run starts with the values of the run that it continues, from its last checkpoint, which was a good one."""
+        self._recent.clear()
+        for logs in state.log_history:
+            self._look(state, control, logs)
+        if state.global_step > 0:
+            self.last_good = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Checks the training metrics."""
+        self._look(state, control, logs or {})
+
+    def _look(self, state: TrainerState, control: TrainerControl, logs: dict[str, Any]) -> None:
         watched = (
             ("kl_ceiling", "kl", self.limits.kl_ceiling, 1),
             ("entropy_floor", "entropy", self.limits.entropy_floor, -1),
             ("truncation_ceiling", "completions/clipped_ratio", self.limits.truncation_ceiling, 1),
         )
         for guard, key, limit, sign in watched:
-            value = (logs or {}).get(key)
+            value = logs.get(key)
             if limit is None or value is None:
                 continue
             recent = self._recent[key]
@@ -82,6 +93,11 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
     def record(self) -> list[dict[str, Any]]:
         """The breaches as they go into calibration.json."""
         return [] if self.breach is None else [asdict(self.breach)]
+
+    def steps_kept(self, taken: int) -> int:
+        """How many of the `taken` steps are in the weights: fewer after a rollback."""
+        restored = self.breach.restored if self.breach is not None else None
+        return taken if restored is None else int(restored.rpartition("-")[2])
 
     def _check(self, state: TrainerState, control: TrainerControl, guard: str, value: float, limit: float, sign: int) -> None:
         if self.breach is None and not sign * value <= sign * limit:  # NaN breaches too

@@ -37,6 +37,7 @@ def train_on_pairs(
     seed: int,
     work: Path,
     peft_config: Any = None,
+    callbacks: Sequence[Any] = (),
 ) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
     """Trains with TRL's SFTTrainer on completions only (the end token included) and returns the model and its log.
 
@@ -86,6 +87,7 @@ def train_on_pairs(
         train_dataset=Dataset.from_dict({"input_ids": ids, "labels": labels}),
         processing_class=tokenizer,
         peft_config=peft_config,
+        callbacks=list(callbacks),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
     return trainer.model, timeless(trainer.state.log_history)

@@ -75,6 +75,12 @@ class Study:
             raise ValueError("calibration.dtype: leave it out and set dtype of the study")
 
     @property
+    def external(self) -> dict[str, str]:
+        """Roles whose model is not the lab's, with its folder or hub name."""
+        roles = {"teacher": self.teacher, "proxy": self.proxy, "student": self.student}
+        return {role: path for role, path in roles.items() if path != "lab"}
+
+    @property
     def wants_greedy_original(self) -> bool:
         """Whether students of the original's greedy samples are trained too."""
         return any(eta > 0 for eta in self.etas) if self.greedy_original is None else self.greedy_original

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,12 @@ ORIGINAL = Teacher("orig")
 
 
 class StudyPlan:
-    """The stages of a study in the order in which they should start, and its cells."""
+    """The stages of a study in the order in which they should start, and its cells; `models`: the folders of the roles that are
+    not the lab's."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, models: Mapping[str, Path]) -> None:
         self.study = study
+        self.models = models
         self.stages: list[Stage] = []
         self.cells: list[dict[str, Any]] = []
         calibrated = [Teacher(f"eta{eta:+g}-c{c}", eta, c) for c in range(study.calibration_seeds) for eta in study.etas]
@@ -57,12 +60,6 @@ class StudyPlan:
             self._students("orig", ORIGINAL, replace(seqkd[0], temperature=0.0))
 
     @property
-    def models(self) -> dict[str, str]:
-        """External model folders by role."""
-        roles = {"teacher": self.study.teacher, "proxy": self.study.proxy, "student": self.study.student}
-        return {role: path for role, path in roles.items() if path != "lab"}
-
-    @property
     def _student_name(self) -> str:
         return "lab" if self.study.student == "lab" else Path(self.study.student).name
 
@@ -76,8 +73,7 @@ class StudyPlan:
 
     def _external(self, role: str, stage: str) -> dict[str, dict[str, Any]]:
         """The `inputs` or `files` of a stage that reads the model of a role."""
-        path = getattr(self.study, role)
-        return {"inputs": {role: stage}} if path == "lab" else {"files": {role: Path(path)}}
+        return {"files": {role: self.models[role]}} if role in self.models else {"inputs": {role: stage}}
 
     def _sources(self, *parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         merged: dict[str, dict[str, Any]] = {"inputs": {}, "files": {}}

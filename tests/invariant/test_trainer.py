@@ -132,8 +132,14 @@ def test_ours_is_trls_normalize_then_sum_apart_from_whitening(tmp_path: Path) ->
             return output
 
     args = tiny.arguments(
-        GRPOConfig, tmp_path, multi_objective_aggregation="normalize_then_sum", reward_weights=[1.0, -0.5], beta=0.0,
-        max_completion_length=24, per_device_train_batch_size=32, num_generations=8,
+        GRPOConfig,
+        tmp_path,
+        multi_objective_aggregation="normalize_then_sum",
+        reward_weights=[1.0, -0.5],
+        beta=0.0,
+        max_completion_length=24,
+        per_device_train_batch_size=32,
+        num_generations=8,
     )
     trainer = Recorder(model, [tiny.digits, reward], args, train_dataset=tiny.prompts(), processing_class=tokenizer)
     reward.attach(GRPOPolicy(trainer))
@@ -152,8 +158,12 @@ def test_batch_split_and_accumulation_give_the_same_step(tmp_path: Path) -> None
     weights = []
     for per_device, accumulation in ((16, 1), (8, 2), (4, 4)):
         trainer = make(
-            tmp_path / str(per_device), per_device_train_batch_size=per_device, gradient_accumulation_steps=accumulation, max_steps=1,
-            learning_rate=1e-2, optim="sgd",
+            tmp_path / str(per_device),
+            per_device_train_batch_size=per_device,
+            gradient_accumulation_steps=accumulation,
+            max_steps=1,
+            learning_rate=1e-2,
+            optim="sgd",
         )
         trainer.train()
         weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))

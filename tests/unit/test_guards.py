@@ -1,0 +1,203 @@
+"""The guards of a calibration, on planted runs, and the settings that are refused (method §2)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerControl, TrainerState
+
+from distillknob.rewards.errors import UserError
+from distillknob.trainer.calibration import CalibrationTrainer
+from distillknob.trainer.calibration_config import CalibrationConfig
+from distillknob.trainer.guards import GuardCallback, Limits
+
+WINDOW = Limits(None, None, None, None, "stop").window
+STEPS = WINDOW + 2
+
+
+def make(output: Path, **changes: Any) -> CalibrationTrainer:
+    """A control run (eta 0, no proxy) that goes on a little longer than the guards' window."""
+    model, tokenizer = tiny.teacher()
+    settings = {"max_steps": STEPS, "max_completion_length": 6, "learning_rate": 1e-2} | changes
+    return CalibrationTrainer(
+        model, tiny.digits, tiny.arguments(CalibrationConfig, output, **settings), proxy=None,
+        train_dataset=tiny.prompts(), eval_dataset=tiny.prompts(2), processing_class=tokenizer,
+    )
+
+
+PLANTED = {
+    "kl_ceiling": (1e-9, "kl"),
+    "entropy_floor": (100.0, "entropy"),
+    "truncation_ceiling": (0.01, "completions/clipped_ratio"),
+}
+
+
+@pytest.mark.parametrize("guard", PLANTED)
+def test_a_guard_stops_a_planted_run_and_records_the_breach(tmp_path: Path, guard: str) -> None:
+    limit, key = PLANTED[guard]
+    trainer = make(tmp_path, **{guard: limit})
+    trainer.train()
+    (breach,) = trainer.guards.record()
+    logged = [entry[key] for entry in trainer.state.log_history if key in entry]
+    assert trainer.state.global_step == WINDOW < STEPS
+    assert {k: breach[k] for k in ("step", "guard", "limit", "action", "restored")} == {
+        "step": WINDOW, "guard": guard, "limit": limit, "action": "stop", "restored": None,
+    }
+    assert breach["value"] == pytest.approx(sum(logged[:WINDOW]) / WINDOW)
+    assert (breach["value"] > limit) == guard.endswith("ceiling")
+
+
+def test_the_utility_floor_stops_at_the_first_bad_evaluation(tmp_path: Path) -> None:
+    trainer = make(tmp_path, utility_floor=2.0, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8)
+    trainer.train()
+    (breach,) = trainer.guards.record()
+    assert (breach["guard"], breach["step"], trainer.state.global_step) == ("utility_floor", 2, 2)
+    seen = [entry["eval_rewards/digits/mean"] for entry in trainer.state.log_history if "eval_rewards/digits/mean" in entry]
+    assert breach["value"] == pytest.approx(seen[0])
+
+
+def test_within_the_limits_and_with_guards_off_nothing_happens(tmp_path: Path) -> None:
+    wide = {"kl_ceiling": 1e3, "entropy_floor": 1e-9, "truncation_ceiling": 1.0, "utility_floor": -1.0}
+    for name, changes in (("off", {}), ("wide", wide | {"eval_strategy": "steps", "eval_steps": 3})):
+        trainer = make(tmp_path / name, per_device_eval_batch_size=8, **changes)
+        trainer.train()
+        assert trainer.guards.record() == []
+        assert trainer.state.global_step == STEPS
+
+
+def test_rollback_restores_the_last_good_checkpoint(tmp_path: Path) -> None:
+    settings = {"kl_ceiling": 1e-9, "save_strategy": "steps", "save_steps": 2}
+    trainer = make(tmp_path, guard_action="rollback", **settings)
+    trainer.train()
+    (breach,) = trainer.guards.record()
+    assert breach["action"] == "rollback" and breach["restored"] == "checkpoint-4"
+    good = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    weights = trainer.model.state_dict()
+    assert good and all(torch.equal(weights[name], value) for name, value in good.items())
+    stopped = make(tmp_path / "stop", **settings)
+    stopped.train()
+    assert not all(torch.equal(stopped.model.state_dict()[name], value) for name, value in good.items())
+
+
+def test_rollback_does_not_go_to_a_checkpoint_saved_at_the_breach(tmp_path: Path) -> None:
+    trainer = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, save_strategy="steps", save_steps=1)
+    trainer.train()
+    assert trainer.guards.record()[0]["restored"] == f"checkpoint-{WINDOW - 1}"
+
+
+def test_rollback_without_a_good_checkpoint_is_an_error(tmp_path: Path) -> None:
+    trainer = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, save_strategy="steps", save_steps=WINDOW)
+    with pytest.raises(UserError, match=f"kl_ceiling tripped at step {WINDOW} before the first checkpoint"):
+        trainer.train()
+
+
+@pytest.mark.xfail(strict=True, raises=UserError, reason="last_good isn't set from the checkpoint that a run resumes from")
+def test_a_resumed_run_can_roll_back_to_where_it_resumed(tmp_path: Path) -> None:
+    settings = {"save_strategy": "steps", "save_steps": 10}
+    first = make(tmp_path, max_steps=10, **settings)
+    first.train()
+    again = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, max_steps=20, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    assert again.guards.record()[0]["restored"] == "checkpoint-10"
+
+
+def feed(limits: Limits, values: list[dict[str, Any]]) -> tuple[GuardCallback, TrainerControl, list[bool]]:
+    """The callback on logged values, one a step."""
+    callback, control, stops = GuardCallback(limits, "task"), TrainerControl(), []
+    for step, logs in enumerate(values, start=1):
+        callback.on_log(None, TrainerState(global_step=step), control, logs=logs)
+        stops.append(control.should_training_stop)
+    return callback, control, stops
+
+
+def test_the_window_is_a_moving_mean_and_the_first_breach_stays() -> None:
+    limits = Limits(1.0, None, None, None, "stop", window=3)
+    callback, _, stops = feed(limits, [{"kl": v} for v in (2.0, 0.5, 0.4, 0.4, 2.3, 9.0)])
+    assert stops == [False, False, False, False, True, True]
+    assert callback.breach is not None and (callback.breach.step, callback.breach.value) == (5, pytest.approx(3.1 / 3))
+    assert not feed(limits, [{"kl": 1.0}] * 5)[2][-1]  # at the limit is within it
+    assert not feed(limits, [{"loss": 1.0}] * 5)[2][-1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "key"),
+    [
+        (Limits(1.0, None, None, None, "stop"), "kl"),
+        (Limits(None, 0.1, None, None, "stop"), "entropy"),
+        (Limits(None, None, 0.5, None, "stop"), "completions/clipped_ratio"),
+    ],
+)
+def test_nan_trips(limits: Limits, key: str) -> None:
+    callback, control, _ = feed(limits, [{key: 0.3}] * (WINDOW - 1) + [{key: math.nan}])
+    assert control.should_training_stop and callback.breach is not None and math.isnan(callback.breach.value)
+
+
+def test_nan_trips_the_utility_floor() -> None:
+    callback, control = GuardCallback(Limits(None, None, None, 0.5, "stop"), "task"), TrainerControl()
+    callback.on_evaluate(None, TrainerState(global_step=3), control, metrics={"eval_rewards/task/mean": math.nan})
+    assert control.should_training_stop
+
+
+@pytest.mark.xfail(strict=True, reason="TRL's log() turns a NaN metric into None, which the guard takes for 'not logged'")
+def test_nan_trips_in_a_run(tmp_path: Path) -> None:
+    class Poisoned(CalibrationTrainer):
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            if "kl" in self._metrics["train"]:
+                self._metrics["train"]["kl"] = [math.nan]
+            super().log(logs, start_time)
+
+    model, tokenizer = tiny.teacher()
+    args = tiny.arguments(CalibrationConfig, tmp_path, max_steps=STEPS, max_completion_length=4, kl_ceiling=1e3)
+    trainer = Poisoned(model, tiny.digits, args, proxy=None, train_dataset=tiny.prompts(), processing_class=tokenizer)
+    trainer.train()
+    assert trainer.guards.record()
+
+
+@pytest.mark.parametrize(
+    ("direction", "eta"), [("distillable", -0.5), ("undistillable", 0.5), ("distillable", 0.0), ("undistillable", 0.0)]
+)
+def test_a_sign_that_contradicts_the_direction_is_refused(tmp_path: Path, direction: str, eta: float) -> None:
+    with pytest.raises(UserError, match=f"contradicts direction: {direction}"):
+        tiny.arguments(CalibrationConfig, tmp_path, direction=direction, eta=eta)
+
+
+@pytest.mark.parametrize(("direction", "eta"), [("distillable", 0.5), ("undistillable", -0.5), (None, -0.5), (None, 0.0)])
+def test_an_agreeing_sign_is_taken(tmp_path: Path, direction: str | None, eta: float) -> None:
+    assert tiny.arguments(CalibrationConfig, tmp_path, direction=direction, eta=eta).eta == eta
+
+
+@pytest.mark.parametrize(
+    ("settings", "every"),
+    [
+        ({"steps_per_generation": 4, "save_steps": 2}, 4),
+        ({"num_iterations": 3, "save_steps": 4}, 3),
+        ({"steps_per_generation": 2, "num_iterations": 3, "gradient_accumulation_steps": 2, "save_steps": 2}, 3),
+    ],
+)
+def test_saving_inside_a_generation_window_is_refused(tmp_path: Path, settings: dict[str, int], every: int) -> None:
+    with pytest.raises(UserError, match=f"use a multiple of {every}$"):
+        tiny.arguments(CalibrationConfig, tmp_path, save_strategy="steps", **settings)
+    tiny.arguments(CalibrationConfig, tmp_path, save_strategy="steps", **(settings | {"save_steps": every}))
+
+
+def test_other_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    for settings, said in (
+        ({"sync_ref_model": True}, "sync_ref_model: true would move the anchor"),
+        ({"utility_floor": 0.5}, "utility_floor: needs eval_strategy"),
+        ({"guard_action": "rollback"}, "guard_action: rollback needs checkpoints"),
+    ):
+        with pytest.raises(UserError, match=said):
+            tiny.arguments(CalibrationConfig, tmp_path, **settings)
+
+
+def test_eta_without_a_proxy_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    for eta in (-0.5, 0.5):
+        args = tiny.arguments(CalibrationConfig, tmp_path, eta=eta)
+        with pytest.raises(UserError, match="needs a proxy"):
+            CalibrationTrainer("/no/such/model", "/no/such/judge", args, proxy=None, train_dataset=None)
