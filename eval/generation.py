@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,22 @@ class Generated:
     text: str
     finished: bool
     tokens: int
+
+
+@contextmanager
+def plain_generation(model: PreTrainedModel) -> Iterator[None]:
+    """While it lasts, the checkpoint's own generation defaults (repetition penalty, suppressed tokens, min_p …) don't apply:
+    transformers fills every field that a caller leaves unset from them, and the texts would no longer be the model's own."""
+    from transformers import GenerationConfig
+
+    kept = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=kept.bos_token_id, eos_token_id=kept.eos_token_id, pad_token_id=kept.pad_token_id
+    )
+    try:
+        yield
+    finally:
+        model.generation_config = kept
 
 
 def generate(
@@ -56,7 +73,7 @@ def generate(
         width = max(map(len, rows))
         ids_B_T = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device)
         mask_B_T = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
-        with torch.inference_mode():
+        with torch.inference_mode(), plain_generation(model):
             out_B_T = model.generate(input_ids=ids_B_T, attention_mask=mask_B_T, generation_config=config)
         for row in out_B_T[:, width:].tolist():
             end = next((i for i, token in enumerate(row) if token in end_ids), None)

@@ -103,9 +103,12 @@ def encode_exactly(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[
         return [], [], "empty"
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast)
     ids = list(encoded["input_ids"])
-    if set(ids) & set(tokenizer.all_special_ids):
-        known = tokenizer.unk_token_id in ids
-        return [], [], "not re-encodable" if known else "special token in the text"
+    special = {int(i): str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    if any(special[i] in text for i in ids if i in special):
+        return [], [], "special token in the text"
+    if any(i in special for i in ids):
+        return [], [], "not re-encodable"  # the token for what the vocabulary lacks
     if tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) != text:
         return [], [], "not re-encodable"
     if not tokenizer.is_fast:

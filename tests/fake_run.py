@@ -34,9 +34,7 @@ def predictions(name: str, accuracy: float, items: int, hostile: bool = False) -
             right, explicit = rng.random() < accuracy, rng.randint(2, 4)
             answer = gold if right else str((int(gold) + 1) % 5)
             text, answer = (
-                (f"a+1={HOSTILE}#{answer}", HOSTILE if not right else answer)
-                if hostile
-                else (f"a+1=3b*2=c-1=0#{answer}", answer)
+                (f"a+1={HOSTILE}#{answer}", HOSTILE if not right else answer) if hostile else (f"a+1=3b*2=c-1=0#{answer}", answer)
             )
             rows.append(
                 {
@@ -152,9 +150,7 @@ def make_fake_run(folder: Path, *, seeds: int = 5, items: int = 40, hostile: boo
         )
         write_lines(folder / "teachers" / tid / "predictions.jsonl", predictions(tid, accuracy, items, hostile))
         if eta is not None:
-            (folder / "teachers" / tid / "calibration.json").write_text(
-                json.dumps({"eta": eta, "steps": 100}), encoding="utf-8"
-            )
+            (folder / "teachers" / tid / "calibration.json").write_text(json.dumps({"eta": eta, "steps": 100}), encoding="utf-8")
     write_lines(folder / "cells.jsonl", cells)
     for tid, accuracy in STUDENTS.items():
         add_student(folder, tid, SID, accuracy, seeds=seeds, items=items, hostile=hostile)

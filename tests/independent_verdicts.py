@@ -1,4 +1,5 @@
 """python tests/independent_verdicts.py RUN: recomputes RUN's summary by formulas of its own; exits 1 with a line a mismatch."""
+
 import json
 import sys
 from collections import Counter
@@ -12,20 +13,32 @@ run = Path(sys.argv[1])
 manifest, said = (json.loads((run / name).read_text("utf-8")) for name in ("manifest.json", "measures/summary.json"))
 rules, cells = manifest["verdict_rules"], [json.loads(line) for line in (run / "cells.jsonl").read_bytes().splitlines()]
 q, f, margin = 0.5 + rules["confidence"] / 2, rules["collapse_fraction"], rules["utility_margin"]
+
+
 def load(c, decoding="greedy"):
     folder = f"students/{c['tid']}/{c['sid']}/{c['seed']}" if c["sid"] else f"teachers/{c['tid']}"
     rows = [json.loads(x) for x in (run / folder / "predictions.jsonl").read_text("utf-8").split("\n") if x]
     return {r["id"]: r for r in rows if (r["split"], r["decoding"]) == ("test", decoding)}
+
+
 def acc(c, decoding="greedy"):
     return np.mean([r["correct"] for r in load(c, decoding).values() if r["correct"] is not None])
-def combine(x, y, c, k):   # mean(x) - c mean(y) - k and its Welch limits
+
+
+def combine(x, y, c, k):  # mean(x) - c mean(y) - k and its Welch limits
     u, v, m = np.var(x, ddof=1) / len(x), c * c * np.var(y, ddof=1) / len(y), np.mean(x) - c * np.mean(y) - k
     half = t.ppf(q, (u + v) ** 2 / (u * u / (len(x) - 1) + v * v / (len(y) - 1))) * (u + v) ** 0.5 if u + v > 1e-24 else 0
     return m, m - half, m + half
+
+
 def judge(low, high, bound, enough=True):
     return "undecided" if not enough else "holds" if low > bound else "does not hold" if high < bound else "undecided"
+
+
 def expect(numbers, *path):
     want.update({(*path, key): x for key, x in zip(("value", "low", "high", "verdict"), numbers, strict=False)})
+
+
 teachers, want = {c["tid"]: c for c in cells if not c["sid"]}, {("rules", k): v for k, v in rules.items()}
 greedy, ranks = {tid: load(c) for tid, c in teachers.items()}, sorted(cells, key=lambda c: c["seed"] or 0)
 students = {(c["tid"], c["sid"]): [o for o in ranks if (o["tid"], o["sid"]) == (c["tid"], c["sid"])] for c in cells if c["sid"]}
@@ -35,7 +48,7 @@ expect([b := max(majority, *(np.mean(v) for k, v in score.items() if k[0] == "no
 for tid, c in teachers.items():
     want["teachers", tid, "accuracy", "value"], want["teachers", tid, "accuracy_t1", "value"] = acc(c), acc(c, "t1")
     d = [x - r["correct"] for i, r in greedy["orig"].items() if None not in ((x := greedy[tid][i]["correct"]), r["correct"])]
-    m, s = ((d.count(1) + k * d.count(-1) + 1 + k) / (len(d) + 2) for k in (-1, 1))   # adjusted difference and sum of shares
+    m, s = ((d.count(1) + k * d.count(-1) + 1 + k) / (len(d) + 2) for k in (-1, 1))  # adjusted difference and sum of shares
     half = norm.ppf(q) * ((s - m * m) / (len(d) + 2)) ** 0.5
     expect([np.mean(d), m - half, m + half, judge(m - half, m + half, -margin)] * (tid != "orig"), "teachers", tid, "utility")
 for (tid, sid), x in score.items():

@@ -81,8 +81,7 @@ def _main(run: Path, journal: str) -> None:
     workers.PRELOAD = ()
     slow = ToyConfig(journal, 1, seconds=0.3)
     chain = [
-        Stage(f"chain/{n}", f"chain/{n}.json", "toy_stages:add", slow, {"before": f"chain/{n - 1}"} if n else {})
-        for n in range(5)
+        Stage(f"chain/{n}", f"chain/{n}.json", "toy_stages:add", slow, {"before": f"chain/{n - 1}"} if n else {}) for n in range(5)
     ]
     model = Stage("model", "model", "toy_stages:folder", slow, {"seed": "chain/1"})
     judged = Stage("judged", "model/judged.txt", "toy_stages:judge", slow, {"model": "model"})

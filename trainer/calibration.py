@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftConfig, PeftModel
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
+from transformers.trainer_utils import TrainOutput
 from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
 
+from distillknob.eval.generation import plain_generation
 from distillknob.rewards.advantages import combined_advantages
 from distillknob.rewards.calibration import CalibrationReward
 from distillknob.rewards.errors import UserError
@@ -25,8 +29,9 @@ from distillknob.rewards.scoring import TextScorer
 from distillknob.trainer.anchor import check_first_kl, fingerprint, frozen_copy, same_anchor_as_before
 from distillknob.trainer.calibration_config import CalibrationConfig
 from distillknob.trainer.checked import checked
+from distillknob.trainer.checkpoints import last_checkpoint
 from distillknob.trainer.groups import check_groups
-from distillknob.trainer.guards import GuardCallback
+from distillknob.trainer.guards import Breach, GuardCallback
 from distillknob.trainer.policy import GRPOPolicy
 
 logger = logging.getLogger(__name__)
@@ -43,7 +48,7 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         proxy: the frozen proxy: a path or hub name, or a model; may be None only where eta is 0.
         proxy_tokenizer: needed where `proxy` is a model; else read from its path.
         train_dataset, eval_dataset: column `prompt` (text or messages) and what the task reward needs.
-        processing_class, peft_config, callbacks: as in GRPOTrainer.
+        processing_class, reward_processing_classes (one a task reward), peft_config, callbacks: as in GRPOTrainer.
 
     Raises:
         UserError: settings that can't work, before any weight is loaded; a reward function that returns something invalid;
@@ -61,6 +66,7 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         train_dataset: Any,
         eval_dataset: Any = None,
         processing_class: PreTrainedTokenizerBase | None = None,
+        reward_processing_classes: list[PreTrainedTokenizerBase | None] | None = None,
         peft_config: PeftConfig | None = None,
         callbacks: list[Any] | None = None,
     ) -> None:
@@ -101,6 +107,9 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
+            reward_processing_classes=None
+            if reward_processing_classes is None
+            else [*reward_processing_classes, *(None for _ in extra)],
             peft_config=peft_config,
             callbacks=callbacks,
         )
@@ -132,32 +141,42 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in Trainer; checks that a resumed run has the same anchor, and rolls back after a breach where that is asked for."""
-        from pathlib import Path
-
         folder = Path(self.args.output_dir)
-        same_anchor_as_before(fingerprint(self.ref_model or self.model), folder, bool(resume_from_checkpoint))
-        self._first_kl_checked = bool(resume_from_checkpoint)
-        result = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        resumed = last_checkpoint(folder) if resume_from_checkpoint is True else resume_from_checkpoint or None
+        same_anchor_as_before(fingerprint(self.ref_model or self.model), folder, resumed is not None)
+        self._first_kl_checked = resumed is not None
+        if resumed is not None:
+            state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
+            self.guards.replay(state, folder)
+        if resumed is not None and self.guards.breach is not None:  # it had ended there: not one step more
+            self._load_from_checkpoint(resumed)
+            self.state, result = state, TrainOutput(state.global_step, 0.0, {})
+        else:
+            result = super().train(resume_from_checkpoint=resumed, **kwargs)
         breach = self.guards.breach
         if breach is not None:
             logger.warning(
-                "guard %s: %.4g, limit %.4g, at step %d: %s", breach.guard, breach.value, breach.limit, breach.step, breach.action
+                "guard %s: %s, limit %.4g, step %d: %s", breach.guard, breach.value, breach.limit, breach.step, breach.action
             )
             if breach.action == "rollback":
-                self._roll_back()
+                self._roll_back(breach)
         return result
 
-    def _roll_back(self) -> None:
-        from dataclasses import replace
-
-        breach, good = self.guards.breach, self.guards.last_good
-        assert breach is not None
+    def _roll_back(self, breach: Breach) -> None:
+        good = self.guards.last_good
         if good is None or not good.is_dir():
             raise UserError(
-                f"guard {breach.guard} tripped at step {breach.step} before the first checkpoint: lower save_steps or eta"
+                f"guard {breach.guard} tripped at step {breach.step}, and no checkpoint from within the limits is there to go back "
+                "to: lower save_steps, raise save_total_limit, or turn the dial less"
             )
         self._load_from_checkpoint(str(good))
         self.guards.breach = replace(breach, restored=good.name)
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        """TRL's rollouts, without the checkpoint's own generation defaults."""
+        model = self.accelerator.unwrap_model(self.model)
+        with plain_generation(model.get_base_model() if isinstance(model, PeftModel) else model):
+            return super()._generate(prompts)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         """TRL's rewards, shape (B over all processes, K), kept for our advantages; infinities of reward models are treated as
@@ -168,6 +187,9 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
             if self.args.on_bad_reward == "error":
                 raise UserError(f"reward function {', '.join(named)} returned an infinite reward")
             logger.warning("reward function %s returned an infinite reward: left out", ", ".join(named))
+            mode = "train" if self.model.training else "eval"
+            for name, share in zip(self.reward_func_names, rewards_B_K.isinf().float().mean(0).tolist(), strict=True):
+                self._metrics[mode][f"rewards/{name}/infinite"].append(share)
             rewards_B_K = torch.where(rewards_B_K.isinf(), torch.nan, rewards_B_K)
         self._rewards_B_K = rewards_B_K
         return rewards_B_K

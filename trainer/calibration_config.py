@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Literal
@@ -44,6 +45,8 @@ class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
     disable_dropout: bool = field(default=True, metadata={"help": "Dropout off in policy and anchor."})
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.eta):
+            raise UserError(f"eta: must be a finite number, not {self.eta}")
         sign = {"distillable": 1, "undistillable": -1, None: 0}[self.direction]
         if sign and sign * self.eta <= 0:
             raise UserError(f"eta: {self.eta:g} contradicts direction: {self.direction} (eta must be {'>' if sign > 0 else '<'} 0)")
@@ -59,6 +62,8 @@ class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
         super().__post_init__()
         window = self.steps_per_generation * self.num_iterations
         per_update = self.gradient_accumulation_steps
+        if self.save_strategy == "steps" and self.save_steps < 1:
+            raise UserError(f"save_steps: must be a whole number of steps, not the share {self.save_steps:g}")
         if self.save_strategy == "steps" and (self.save_steps * per_update) % window:
             every = next(n for n in range(1, window + 1) if (n * per_update) % window == 0)
             raise UserError(
@@ -67,6 +72,8 @@ class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
             )
         if self.utility_floor is not None and self.eval_strategy == "no":
             raise UserError("utility_floor: needs eval_strategy: steps and a held-out eval_dataset")
+        if self.guard_action == "rollback" and self.save_total_limit == 1:
+            raise UserError("guard_action: rollback needs save_total_limit of at least 2: the checkpoint of the breach is one")
         if self.guard_action == "rollback" and self.save_strategy == "no":
             raise UserError("guard_action: rollback needs checkpoints: set save_strategy: steps and save_steps")
 

@@ -39,10 +39,11 @@ class CheckedReward:
     def _one(self, reward: Any) -> float | None:
         if reward is None:
             return None
-        if not isinstance(reward, numbers.Real) or math.isinf(reward):
-            self._bad(f"returned {reward!r}; valid: a finite number, or None to leave a completion out")
+        value = _as_float(reward)
+        if math.isinf(value):
+            self._bad(f"returned {str(reward)[:80]!r}; valid: a finite number, or None to leave a completion out")
             return None
-        return None if math.isnan(reward) else float(reward)
+        return None if math.isnan(value) else value
 
     def _bad(self, what: str) -> None:
         if self.on_bad == "error":
@@ -60,3 +61,13 @@ def _is_module(function: Any) -> bool:
     import torch
 
     return isinstance(function, torch.nn.Module)
+
+
+def _as_float(reward: Any) -> float:
+    """The reward as a float; infinite where it is not a number or too large for one."""
+    if not isinstance(reward, numbers.Real):
+        return math.inf
+    try:
+        return float(reward)
+    except OverflowError:
+        return math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ class Breach:
 
     step: int
     guard: str
-    value: float
+    value: float | None
     limit: float
     action: Action
     restored: str | None = None
@@ -27,8 +28,9 @@ class Breach:
 @dataclass(frozen=True)
 class Limits:
     """Guard limits, None for off. `kl_ceiling`: nats a token to the anchor; `entropy_floor`: nats a token; `truncation_ceiling`:
-    share of completions cut off; `utility_floor`: mean task reward on the held-out slice. Means over `window` logged values,
-    so that one noisy batch doesn't end a run; the utility floor looks at each evaluation by itself."""
+    share of completions cut off; `utility_floor`: mean task reward on the held-out slice. Means over the log entries of the last
+    `window` steps, so that one noisy batch doesn't end a run; the utility floor looks at each evaluation by itself, and a value
+    that is no number trips at once."""
 
     kl_ceiling: float | None
     entropy_floor: float | None
@@ -39,56 +41,68 @@ class Limits:
 
 
 class GuardCallback(TrainerCallback):  # type: ignore[misc]
-    """Watches the trainer's own metrics; on a breach the training stops, and `breach` says why."""
+    """Watches the trainer's own metrics; on a breach the training stops, and `breach` says why. `last_good` is the newest
+    checkpoint that was saved while every watched value was within its limit."""
 
     def __init__(self, limits: Limits, task_reward: str) -> None:
-        self.limits = limits
-        self.task_reward = task_reward
         self.breach: Breach | None = None
         self.last_good: Path | None = None
-        self._recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=limits.window))
+        self._limits = limits
+        self._watched = {
+            "kl": ("kl_ceiling", limits.kl_ceiling, 1),
+            "entropy": ("entropy_floor", limits.entropy_floor, -1),
+            "completions/clipped_ratio": ("truncation_ceiling", limits.truncation_ceiling, 1),
+            f"eval_rewards/{task_reward}/mean": ("utility_floor", limits.utility_floor, -1),
+        }
+        self._recent: dict[str, deque[float]] = {}
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """A resumed run starts with the values of the run that it continues, from its last checkpoint, which was a good one."""
+    def observe(self, step: int, logs: dict[str, Any], logging_steps: float) -> None:
+        """Looks at one log entry. A metric that TRL logs as None had no value that is a number."""
+        entries = max(1, math.ceil(self._limits.window / max(1, logging_steps)))
+        for key, (guard, limit, sign) in self._watched.items():
+            if limit is None or key not in logs:
+                continue
+            wanted = 1 if guard == "utility_floor" else entries
+            recent = self._recent.setdefault(key, deque(maxlen=wanted))
+            recent.append(math.nan if logs[key] is None else float(logs[key]))
+            value = sum(recent) / len(recent)
+            broken = math.isnan(value) or (len(recent) == wanted and sign * value > sign * limit)
+            if broken and self.breach is None:
+                self.breach = Breach(step, guard, None if math.isnan(value) else value, limit, self._limits.action)
+
+    def within_limits(self) -> bool:
+        """Whether the newest value of everything watched, and the mean of the recent ones, are within their limits."""
+        return self.breach is None and all(
+            max(sign * recent[-1], sign * sum(recent) / len(recent)) <= sign * limit
+            for key, (_, limit, sign) in self._watched.items()
+            if limit is not None and (recent := self._recent.get(key))
+        )
+
+    def replay(self, state: TrainerState, folder: Path) -> None:
+        """Takes up a resumed run where it was: looks at its whole log again, and at which of its checkpoints were good."""
         self._recent.clear()
+        by_step: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for logs in state.log_history:
-            self._look(state, control, logs)
-        if state.global_step > 0:
-            self.last_good = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            by_step[int(logs.get("step", 0))].append(logs)
+        for step in range(state.global_step + 1):
+            for logs in by_step[step]:
+                self.observe(step, logs, state.logging_steps)
+            self._saved(folder / f"checkpoint-{step}")
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Checks the training metrics."""
-        self._look(state, control, logs or {})
-
-    def _look(self, state: TrainerState, control: TrainerControl, logs: dict[str, Any]) -> None:
-        watched = (
-            ("kl_ceiling", "kl", self.limits.kl_ceiling, 1),
-            ("entropy_floor", "entropy", self.limits.entropy_floor, -1),
-            ("truncation_ceiling", "completions/clipped_ratio", self.limits.truncation_ceiling, 1),
-        )
-        for guard, key, limit, sign in watched:
-            value = logs.get(key)
-            if limit is None or value is None:
-                continue
-            recent = self._recent[key]
-            recent.append(float(value))
-            if len(recent) == self.limits.window:
-                self._check(state, control, guard, sum(recent) / len(recent), limit, sign)
-
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, Any] | None = None, **_: Any
-    ) -> None:
-        """Checks the task reward on the held-out slice."""
-        value = (metrics or {}).get(f"eval_rewards/{self.task_reward}/mean")
-        if self.limits.utility_floor is not None and value is not None:
-            self._check(state, control, "utility_floor", float(value), self.limits.utility_floor, -1)
+        """Checks the metrics of training and of evaluation, both of which the trainer logs."""
+        self.observe(state.global_step, logs or {}, state.logging_steps)
+        control.should_training_stop = control.should_training_stop or self.breach is not None
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """A checkpoint saved before any breach is a good one."""
-        if self.breach is None:
-            self.last_good = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        """Remembers a good checkpoint."""
+        self._saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def _saved(self, checkpoint: Path) -> None:
+        if checkpoint.is_dir() and self.within_limits():
+            self.last_good = checkpoint
 
     def record(self) -> list[dict[str, Any]]:
         """The breaches as they go into calibration.json."""
@@ -98,8 +112,3 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         """How many of the `taken` steps are in the weights: fewer after a rollback."""
         restored = self.breach.restored if self.breach is not None else None
         return taken if restored is None else int(restored.rpartition("-")[2])
-
-    def _check(self, state: TrainerState, control: TrainerControl, guard: str, value: float, limit: float, sign: int) -> None:
-        if self.breach is None and not sign * value <= sign * limit:  # NaN breaches too
-            self.breach = Breach(state.global_step, guard, value, limit, self.limits.action)
-            control.should_training_stop = True

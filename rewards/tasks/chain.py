@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from distillknob.rewards.errors import UserError
 from distillknob.rewards.tasks.base import Grade, Row, Split
 
 MODULUS = 5
@@ -87,7 +88,9 @@ class ChainTask:
         """Rows of a split; `test` and `validation` are two fixed sets of 4,096 problems, `train` is drawn from all others."""
         if split == "train":
             held_out, rng = set(_held_out), random.Random(seed)
-            drawn = rng.sample(range(PROBLEMS), min(PROBLEMS, count + 2 * HELD_OUT))
+            if count > PROBLEMS - 2 * HELD_OUT:
+                raise UserError(f"task chain: {count} training rows asked for; there are {PROBLEMS - 2 * HELD_OUT}")
+            drawn = rng.sample(range(PROBLEMS), count + 2 * HELD_OUT)
             indices = [i for i in drawn if i not in held_out][:count]
         else:
             indices = list((_TEST if split == "test" else _VALIDATION)[:count])
@@ -106,7 +109,7 @@ class ChainTask:
             and [step[:3] for step in steps] == asked
             and all(step[3] in ("", str(state)) for step, state in zip(steps, item.states, strict=True))
         )
-        return Grade(answer, int(answer == row["gold"]), float(sum(step[3] != "" for step in steps)), int(valid))
+        return Grade(answer, int(answer == row["gold"]), float(len({step[0] for step in steps if step[3]})), int(valid))
 
     def reward(self, text: str, row: Row) -> float | None:
         """1 for a right answer (and, with `steps`, a valid trace), else 0."""

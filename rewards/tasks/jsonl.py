@@ -7,6 +7,7 @@ number, or as text with case and spaces folded. A row whose answer is empty can'
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -14,6 +15,9 @@ from pathlib import Path
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import read_numbered_jsonl
 from distillknob.rewards.tasks.base import Grade, Row, Split
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+/[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)")
+_LONGEST_NUMBER = 64
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,18 @@ def _row(row: Row, place: str) -> Row:
 
 
 def _same(answer: str, gold: str) -> bool:
+    one, other = _number(answer), _number(gold)
+    if one is not None and other is not None:
+        return one == other
+    return " ".join(answer.casefold().split()) == " ".join(gold.casefold().split())
+
+
+def _number(text: str) -> Fraction | None:
+    """The number that a text is; None for other texts and for huge ones, which would take for ever to build."""
+    plain = text.replace(",", "").rstrip(".")
+    if len(plain) > _LONGEST_NUMBER or _NUMBER.fullmatch(plain) is None:
+        return None
     try:
-        return Fraction(answer.replace(",", "").rstrip(".")) == Fraction(gold.replace(",", "").rstrip("."))
-    except (ValueError, ZeroDivisionError):
-        return " ".join(answer.casefold().split()) == " ".join(gold.casefold().split())
+        return Fraction(plain)
+    except ZeroDivisionError:
+        return None

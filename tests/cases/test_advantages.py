@@ -132,8 +132,11 @@ def test_B33_random_groups_with_two_task_rewards_and_a_gate(size: int, gate_at: 
 def sizes(config: dict[str, int]) -> dict[str, Any]:
     """A case's config as check_groups' arguments."""
     return {
-        "processes": config["processes"], "per_device_batch": config["per_device_batch"], "accumulation": config["grad_accum"],
-        "group": config["num_generations"], "prompts": config.get("n_prompts"),
+        "processes": config["processes"],
+        "per_device_batch": config["per_device_batch"],
+        "accumulation": config["grad_accum"],
+        "group": config["num_generations"],
+        "prompts": config.get("n_prompts"),
     }
 
 
@@ -153,7 +156,8 @@ def test_B34_group_sizes_of_the_case() -> None:
 def test_B34_through_the_config_and_before_a_model_is_loaded(tmp_path: Path, index: int) -> None:
     case = tiny.CASES["B34"]["input"]["configs"][index]
     settings = {
-        "per_device_train_batch_size": case["per_device_batch"], "gradient_accumulation_steps": case["grad_accum"],
+        "per_device_train_batch_size": case["per_device_batch"],
+        "gradient_accumulation_steps": case["grad_accum"],
         "num_generations": case["num_generations"],
     }
     if index < 2:
@@ -210,11 +214,9 @@ def test_B35_the_case_through_the_trainer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_B35_a_prompt_twice_in_a_batch_stays_two_groups(tmp_path: Path, size: int) -> None:
     prompt, other = (row["prompt"] for row in tiny.TASK.rows("train", 2, 0))
-    rows = [{"id": "1", "prompt": prompt}, {"id": "2", "prompt": prompt}, {"id": "3", "prompt": other}, {"id": "4", "prompt": prompt}]
+    rows = [{"id": str(i), "prompt": text} for i, text in enumerate((prompt, prompt, other, prompt), start=1)]
     generator = torch.Generator().manual_seed(size)
-    by_id = {
-        row["id"]: (1000 * int(row["id"]) + torch.randn(size, generator=generator)).tolist() for row in rows
-    }
+    by_id = {row["id"]: (1000 * int(row["id"]) + torch.randn(size, generator=generator)).tolist() for row in rows}
     reward = Paid(by_id)
     trainer = control(tmp_path, rows, reward, per_device_train_batch_size=4 * size, num_generations=size)
     trainer.train()

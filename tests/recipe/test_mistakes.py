@@ -26,7 +26,11 @@ MISTAKES = {
     "no control": (["run", "s.yaml", "--etas=[-0.5]"], "etas: must hold 0", TINY),
     "direction": (["run", "s.yaml", "--calibration.direction=distillable"], "-0.5 contradicts calibration.direction", TINY),
     "no such model": (["run", "s.yaml", "--teacher=./none"], "teacher: ./none: no such folder", TINY),
-    "no such hub name": (["run", "s.yaml", "--teacher=no/where"], "teacher: no/where: no such folder, and not in the hub's cache", TINY),
+    "no such hub name": (
+        ["run", "s.yaml", "--teacher=no/where"],
+        "teacher: no/where: no such folder, and not in the hub's cache",
+        TINY,
+    ),
     "adapter": (["run", "s.yaml", "--teacher=adapter"], "an adapter, not a whole model", TINY),
     "not a model": (["run", "s.yaml", "--teacher=."], "teacher: .: not a model folder (no config.json)", TINY),
     "pickled": (["run", "s.yaml", "--proxy=pickled"], "no *.safetensors", TINY),
@@ -81,7 +85,15 @@ def test_mistake(name: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_there_and_imports_no_torch(command: str) -> None:
-    code = f"import sys; from distillknob.scripts.cli import main\ntry: main(['{command}', '--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules and 'scipy' not in sys.modules"
+    code = f"""
+import sys
+from distillknob.scripts.cli import main
+try:
+    main(["{command}", "--help"])
+except SystemExit:
+    pass
+assert "torch" not in sys.modules and "scipy" not in sys.modules
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: distillknob" in done.stdout

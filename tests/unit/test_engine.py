@@ -72,9 +72,7 @@ def test_a_changed_key_reruns_exactly_what_depends_on_it(study: Study) -> None:
     assert study.go(*stages(a=5, b=7), version="2") == everything
 
 
-def test_nothing_to_run_starts_no_worker(
-    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_to_run_starts_no_worker(study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     study.go(study.stage("a"))
     assert capsys.readouterr().err.startswith("[1/1] a ")
     monkeypatch.setattr(engine, "start_pool", None)

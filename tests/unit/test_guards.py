@@ -26,8 +26,13 @@ def make(output: Path, **changes: Any) -> CalibrationTrainer:
     model, tokenizer = tiny.teacher()
     settings = {"max_steps": STEPS, "max_completion_length": 6, "learning_rate": 1e-2} | changes
     return CalibrationTrainer(
-        model, tiny.digits, tiny.arguments(CalibrationConfig, output, **settings), proxy=None,
-        train_dataset=tiny.prompts(), eval_dataset=tiny.prompts(2), processing_class=tokenizer,
+        model,
+        tiny.digits,
+        tiny.arguments(CalibrationConfig, output, **settings),
+        proxy=None,
+        train_dataset=tiny.prompts(),
+        eval_dataset=tiny.prompts(2),
+        processing_class=tokenizer,
     )
 
 
@@ -47,7 +52,11 @@ def test_a_guard_stops_a_planted_run_and_records_the_breach(tmp_path: Path, guar
     logged = [entry[key] for entry in trainer.state.log_history if key in entry]
     assert trainer.state.global_step == WINDOW < STEPS
     assert {k: breach[k] for k in ("step", "guard", "limit", "action", "restored")} == {
-        "step": WINDOW, "guard": guard, "limit": limit, "action": "stop", "restored": None,
+        "step": WINDOW,
+        "guard": guard,
+        "limit": limit,
+        "action": "stop",
+        "restored": None,
     }
     assert breach["value"] == pytest.approx(sum(logged[:WINDOW]) / WINDOW)
     assert (breach["value"] > limit) == guard.endswith("ceiling")
@@ -71,13 +80,30 @@ def test_within_the_limits_and_with_guards_off_nothing_happens(tmp_path: Path) -
         assert trainer.state.global_step == STEPS
 
 
-def test_rollback_restores_the_last_good_checkpoint(tmp_path: Path) -> None:
-    settings = {"kl_ceiling": 1e-9, "save_strategy": "steps", "save_steps": 2}
+def kls(trainer: CalibrationTrainer) -> list[float]:
+    """The KL of each step, as logged."""
+    return [entry["kl"] for entry in trainer.state.log_history if "kl" in entry]
+
+
+def good_steps(kl: list[float], ceiling: float) -> list[int]:
+    """Steps at which both the value and the mean of the last ones are within the ceiling."""
+    return [
+        n for n in range(1, len(kl) + 1) if kl[n - 1] <= ceiling and sum(kl[max(0, n - WINDOW) : n]) / min(n, WINDOW) <= ceiling
+    ]
+
+
+def test_rollback_restores_the_newest_checkpoint_from_within_the_limits(tmp_path: Path) -> None:
+    free = make(tmp_path / "free")
+    free.train()
+    ceiling = sorted(kls(free))[2] * 1.0001
+    settings = {"kl_ceiling": ceiling, "save_strategy": "steps", "save_steps": 1}
     trainer = make(tmp_path, guard_action="rollback", **settings)
     trainer.train()
     (breach,) = trainer.guards.record()
-    assert breach["action"] == "rollback" and breach["restored"] == "checkpoint-4"
-    good = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    restored = f"checkpoint-{good_steps(kls(free)[: breach['step']], ceiling)[-1]}"
+    assert (breach["action"], breach["restored"]) == ("rollback", restored)
+    assert trainer.guards.steps_kept(trainer.state.global_step) == int(restored[11:]) < breach["step"]
+    good = load_file(tmp_path / restored / "model.safetensors")
     weights = trainer.model.state_dict()
     assert good and all(torch.equal(weights[name], value) for name, value in good.items())
     stopped = make(tmp_path / "stop", **settings)
@@ -85,33 +111,35 @@ def test_rollback_restores_the_last_good_checkpoint(tmp_path: Path) -> None:
     assert not all(torch.equal(stopped.model.state_dict()[name], value) for name, value in good.items())
 
 
-def test_rollback_does_not_go_to_a_checkpoint_saved_at_the_breach(tmp_path: Path) -> None:
-    trainer = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, save_strategy="steps", save_steps=1)
-    trainer.train()
-    assert trainer.guards.record()[0]["restored"] == f"checkpoint-{WINDOW - 1}"
+def test_a_run_resumed_after_its_breach_takes_no_step_more_and_goes_back_to_the_same_checkpoint(tmp_path: Path) -> None:
+    settings = {"kl_ceiling": 1e-9, "save_strategy": "steps", "save_steps": 1, "guard_action": "rollback"}
+    first = make(tmp_path, **settings)
+    first.train()
+    again = make(tmp_path, **settings)
+    again.train(resume_from_checkpoint=True)
+    assert again.guards.record() == first.guards.record()
+    assert again.guards.record()[0]["restored"] == "checkpoint-1"
+    assert again.state.global_step == first.state.global_step
+    assert all(torch.equal(one, other) for one, other in zip(first.model.parameters(), again.model.parameters(), strict=True))
 
 
 def test_rollback_without_a_good_checkpoint_is_an_error(tmp_path: Path) -> None:
-    trainer = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, save_strategy="steps", save_steps=WINDOW)
-    with pytest.raises(UserError, match=f"kl_ceiling tripped at step {WINDOW} before the first checkpoint"):
+    trainer = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, save_strategy="steps", save_steps=2)
+    with pytest.raises(UserError, match=f"kl_ceiling tripped at step {WINDOW}, and no checkpoint from within the limits"):
         trainer.train()
 
 
-@pytest.mark.xfail(strict=True, raises=UserError, reason="last_good isn't set from the checkpoint that a run resumes from")
-def test_a_resumed_run_can_roll_back_to_where_it_resumed(tmp_path: Path) -> None:
-    settings = {"save_strategy": "steps", "save_steps": 10}
-    first = make(tmp_path, max_steps=10, **settings)
-    first.train()
-    again = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, max_steps=20, **settings)
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
-    assert again.guards.record()[0]["restored"] == "checkpoint-10"
+def test_rarely_logged_metrics_are_looked_at_when_they_are_there(tmp_path: Path) -> None:
+    trainer = make(tmp_path, kl_ceiling=1e-9, logging_steps=WINDOW)
+    trainer.train()
+    assert trainer.guards.record()[0]["step"] == WINDOW
 
 
 def feed(limits: Limits, values: list[dict[str, Any]]) -> tuple[GuardCallback, TrainerControl, list[bool]]:
     """The callback on logged values, one a step."""
     callback, control, stops = GuardCallback(limits, "task"), TrainerControl(), []
     for step, logs in enumerate(values, start=1):
-        callback.on_log(None, TrainerState(global_step=step), control, logs=logs)
+        callback.on_log(None, TrainerState(global_step=step, logging_steps=1), control, logs=logs)
         stops.append(control.should_training_stop)
     return callback, control, stops
 
@@ -135,16 +163,15 @@ def test_the_window_is_a_moving_mean_and_the_first_breach_stays() -> None:
 )
 def test_nan_trips(limits: Limits, key: str) -> None:
     callback, control, _ = feed(limits, [{key: 0.3}] * (WINDOW - 1) + [{key: math.nan}])
-    assert control.should_training_stop and callback.breach is not None and math.isnan(callback.breach.value)
+    assert control.should_training_stop and callback.breach is not None and callback.breach.value is None
 
 
 def test_nan_trips_the_utility_floor() -> None:
     callback, control = GuardCallback(Limits(None, None, None, 0.5, "stop"), "task"), TrainerControl()
-    callback.on_evaluate(None, TrainerState(global_step=3), control, metrics={"eval_rewards/task/mean": math.nan})
+    callback.on_log(None, TrainerState(global_step=3, logging_steps=1), control, logs={"eval_rewards/task/mean": math.nan})
     assert control.should_training_stop
 
 
-@pytest.mark.xfail(strict=True, reason="TRL's log() turns a NaN metric into None, which the guard takes for 'not logged'")
 def test_nan_trips_in_a_run(tmp_path: Path) -> None:
     class Poisoned(CalibrationTrainer):
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -191,6 +218,9 @@ def test_other_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ({"sync_ref_model": True}, "sync_ref_model: true would move the anchor"),
         ({"utility_floor": 0.5}, "utility_floor: needs eval_strategy"),
         ({"guard_action": "rollback"}, "guard_action: rollback needs checkpoints"),
+        ({"guard_action": "rollback", "save_strategy": "steps", "save_total_limit": 1}, "save_total_limit of at least 2"),
+        ({"eta": math.nan}, "eta: must be a finite number"),
+        ({"save_strategy": "steps", "save_steps": 0.5}, "save_steps: must be a whole number"),
     ):
         with pytest.raises(UserError, match=said):
             tiny.arguments(CalibrationConfig, tmp_path, **settings)

@@ -108,6 +108,8 @@ def test_an_end_token_that_the_tokenizer_appends_to_a_prompt_is_taken_off(bytele
 def test_an_empty_prompt_is_bos_or_the_end_token_or_an_error(bytelevel: Any, spm: Any) -> None:
     assert encode_prompt(spm, "") == [spm.bos_token_id]
     assert encode_prompt(bytelevel, "") == [bytelevel.eos_token_id]
+    spm.chat_template = "{% if false %}{% endif %}"
+    assert encode_prompt(spm, USER) == [spm.bos_token_id]
     bytelevel.eos_token = None
     with pytest.raises(UserError, match="needs a BOS or an end token"):
         encode_prompt(bytelevel, "")

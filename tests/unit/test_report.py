@@ -150,3 +150,12 @@ def test_the_dial_keeps_text_as_text(run: Path) -> None:
 def test_an_unmeasured_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"summary\.json: not found"):
         write_report(make_fake_run(tmp_path / "run"))
+
+
+def test_a_guard_that_tripped_is_told(tmp_path: Path) -> None:
+    run = make_fake_run(tmp_path / "run")
+    breach = {"step": 30, "guard": "kl_ceiling", "value": 0.512, "limit": 0.4, "action": "stop", "restored": None}
+    (run / "teachers" / "eta-0.5-c0" / "calibration.json").write_text(json.dumps({"guards": [breach]}), encoding="utf-8")
+    write_json(run / "measures" / "summary.json", summarise(run, VerdictRules(), {}))
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "The guard kl_ceiling tripped at step 30" in page and "0.512" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from distillknob.rewards.tasks.jsonl import JsonlTask
 CHAIN, STEPS = ChainTask(), ChainTask("steps")
 ROW = {"prompt": "3a+0b-4c*3d-3?", "gold": "4"}  # states 3 4 2 4
 RIGHT = "a+0=3b-4=4c*3=2d-3=4#4"
-HOSTILE = ["", "#", "#4#", "#5", "#٤", "#4\x00", "\ud800#4x", "<script>#4</script>", "=" * 10_000, "a+0=3" * 2_000, "%s{}[", "#4\n#"]
+HOSTILE = ["", "#", "#4#", "#5", "#٤", "#4\x00", "\ud800#4x", "<script>#4</script>", "=" * 10_000, "a+0=3" * 2_000, "#4\n#"]
 
 
 def test_chain_splits_are_disjoint_and_deterministic() -> None:
@@ -41,7 +42,7 @@ def test_chain_problems_are_numbered_without_repeats_and_read_back() -> None:
         assert parse(item.prompt) == item
         value = item.start
         for op, n in item.steps:
-            value = eval(f"(value {op} n) % 5")  # noqa: S307: operators are ours
+            value = [value + n, value - n, value * n]["+-*".index(op)] % 5
         assert item.states[-1] == value
     assert len({problem(i).prompt for i in range(20_000)}) == 20_000
 
@@ -88,7 +89,6 @@ def test_random_text_never_raises(tmp_path: Path) -> None:
         assert jsonl.grade(text, row).correct in (0, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="a repeated step is counted again, so the measure passes explicit_max")
 def test_explicitness_is_at_most_explicit_max() -> None:
     explicit = CHAIN.grade("a+0=3" * 9 + "#4", ROW).explicit
     assert explicit is not None and CHAIN.explicit_max is not None
@@ -103,7 +103,7 @@ def test_working_is_right_and_never_leaves_out_two_in_a_row(written: float) -> N
         grade = STEPS.grade(text, row)
         assert (grade.correct, grade.valid) == (1, 1)
         left_out = ["=" + label in text or (label == "end" and "=#" in text) for label in (*LABELS[1:], "end")]
-        assert not any(one and two for one, two in zip(left_out, left_out[1:], strict=False))
+        assert not any(one and two for one, two in pairwise(left_out))
         states += int(grade.explicit or 0)
     # the share written of the chain "left out, then always written": 1/(1 + q) in the long run; 4 steps from the start here
     q, share, out = 1 - written, 0.0, 0.0
@@ -129,11 +129,12 @@ def test_the_majority_guess_is_about_27_percent(items: int) -> None:
 def test_task_reward_gives_each_completion_its_own_row() -> None:
     rows = CHAIN.rows("test", 3, 0)
     golds = [row["gold"] for row in rows]
-    texts: list[Any] = [CHAIN.gold_text(rows[0]), CHAIN.gold_text(rows[0]) + "?", [{"role": "assistant", "content": CHAIN.gold_text(rows[2])}]]
+    first, _, third = (CHAIN.gold_text(row) for row in rows)
+    texts: list[Any] = [first, first + "?", [{"role": "assistant", "content": third}]]
     reward = TaskReward(CHAIN)
     assert reward(prompts=[row["prompt"] for row in rows], completions=texts, gold=golds, trainer_state=object()) == [1.0, 0.0, 1.0]
     assert reward.__name__ == "task_chain"
-    assert completion_text(texts[2]) == CHAIN.gold_text(rows[2])
+    assert completion_text(texts[2]) == third
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -145,7 +146,11 @@ def jsonl_task(folder: Path, **extra: Any) -> JsonlTask:
     """Five training rows, one validation and three test rows."""
     train = [{"id": f"t{i}", "prompt": f"{i}+1?", "answer": i + 1} for i in range(5)]
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "1/2?"}]
-    test = [{"prompt": "9+9?", "answer": "18", "solution": "9+9=18"}, {"id": "m", "prompt": messages, "answer": 0.5}, {"prompt": "?", "answer": ""}]
+    test = [
+        {"prompt": "9+9?", "answer": "18", "solution": "9+9=18"},
+        {"id": "m", "prompt": messages, "answer": 0.5},
+        {"prompt": "?", "answer": ""},
+    ]
     files = {"train": train, "validation": [{"prompt": "v", "answer": "Yes"}], "test": test}
     return JsonlTask({k: write(folder / f"{k}.jsonl", v) for k, v in files.items()}, **extra)  # type: ignore[misc]
 
@@ -173,10 +178,25 @@ def test_training_rows_are_drawn_by_seed_and_repeated_evenly(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "gold", "right"),
     [
-        ("so #### 18", "18", 1), ("#### 17\n#### 18", "18", 1), ("#### 18\n#### 17", "18", 0), ("18", "18", 0), ("", "18", 0),
-        ("#### 18.0", "18", 1), ("#### 1,800.", "1800", 1), ("#### 1/2", "0.5", 1), ("#### 3/6", "1/2", 1), ("#### 1/0", "1", 0),
-        ("#### yes ", "Yes", 1), ("#### new  york", "New York", 1), ("#### 180", "18", 0), ("#### 18 apples", "18", 0),
-        ("####", "18", 0), ("#### nan", "nan", 1), ("#### -5", "5", 0), ("#### 0.1", "1e-1", 1), ("####18\nbecause", "18", 1),
+        ("so #### 18", "18", 1),
+        ("#### 17\n#### 18", "18", 1),
+        ("#### 18\n#### 17", "18", 0),
+        ("18", "18", 0),
+        ("", "18", 0),
+        ("#### 18.0", "18", 1),
+        ("#### 1,800.", "1800", 1),
+        ("#### 1/2", "0.5", 1),
+        ("#### 3/6", "1/2", 1),
+        ("#### 1/0", "1", 0),
+        ("#### yES ", "Yes", 1),
+        ("#### new  york", "New York", 1),
+        ("#### 180", "18", 0),
+        ("#### 18 apples", "18", 0),
+        ("####", "18", 0),
+        ("#### nan", "nan", 1),
+        ("#### -5", "5", 0),
+        ("#### 0.1", "1e-1", 1),
+        ("####18\nbecause", "18", 1),
     ],
 )
 def test_answers_are_equal_as_numbers_or_as_folded_text(tmp_path: Path, text: str, gold: str, right: int) -> None:
@@ -184,7 +204,6 @@ def test_answers_are_equal_as_numbers_or_as_folded_text(tmp_path: Path, text: st
     assert task.grade(text, {"prompt": "p", "gold": gold}).correct == right
 
 
-@pytest.mark.xfail(strict=True, reason="Fraction('1e999999999') builds the whole integer: a model's text can stop the run for hours")
 def test_a_huge_exponent_costs_no_time(tmp_path: Path) -> None:
     import time
 
@@ -203,11 +222,16 @@ def test_the_marker_can_be_another_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"answer": "1"}, "prompt: must be"), ({"prompt": "", "answer": "1"}, "prompt: must be"),
-        ({"prompt": [], "answer": "1"}, "prompt: must be"), ({"prompt": [{"role": "user"}], "answer": "1"}, "prompt: must be"),
-        ({"prompt": [{"role": "user", "content": None}], "answer": "1"}, "prompt: must be"), ({"prompt": 3, "answer": "1"}, "prompt: must be"),
-        ({"prompt": "p"}, "answer: must be"), ({"prompt": "p", "answer": None}, "answer: must be"),
-        ({"prompt": "p", "answer": True}, "answer: must be"), ({"prompt": "p", "answer": ["1"]}, "answer: must be"),
+        ({"answer": "1"}, "prompt: must be"),
+        ({"prompt": "", "answer": "1"}, "prompt: must be"),
+        ({"prompt": [], "answer": "1"}, "prompt: must be"),
+        ({"prompt": [{"role": "user"}], "answer": "1"}, "prompt: must be"),
+        ({"prompt": [{"role": "user", "content": None}], "answer": "1"}, "prompt: must be"),
+        ({"prompt": 3, "answer": "1"}, "prompt: must be"),
+        ({"prompt": "p"}, "answer: must be"),
+        ({"prompt": "p", "answer": None}, "answer: must be"),
+        ({"prompt": "p", "answer": True}, "answer: must be"),
+        ({"prompt": "p", "answer": ["1"]}, "answer: must be"),
     ],
 )
 def test_a_bad_row_names_file_and_line(tmp_path: Path, row: dict[str, Any], said: str) -> None:
@@ -242,8 +266,10 @@ def test_load_task_takes_what_fits_and_refuses_the_rest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"task\.train: .*no such file"):
         load_task(TaskConfig(name="jsonl", **(names | {"train": str(tmp_path / "none")})))  # type: ignore[arg-type]
     for settings, said in (
-        ({"name": "jsonl"}, "needs the files"), ({"name": "chain", "train": "x"}, "not of chain"),
-        ({"name": "jsonl", "verifier": "steps", **names}, "no steps"), ({"max_new_tokens": 0}, "at least 1"),
+        ({"name": "jsonl"}, "needs the files"),
+        ({"name": "chain", "train": "x"}, "not of chain"),
+        ({"name": "jsonl", "verifier": "steps", **names}, "no steps"),
+        ({"max_new_tokens": 0}, "at least 1"),
     ):
         with pytest.raises(ValueError, match=said):
             TaskConfig(**settings)  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ from distillknob.eval.rules import VerdictRules
 from distillknob.eval.verdicts import better_verdict, collapse_verdict, utility_verdict
 
 RULES = VerdictRules()
-LOW = [0.29, 0.30, 0.31, 0.30, 0.30]    # mean .30
-HIGH = [0.79, 0.80, 0.81, 0.80, 0.80]   # mean .80
-WIDE = [0.35, 0.45, 0.55, 0.65, 0.75]   # mean .55, the point between HIGH and b = .30
+LOW = [0.29, 0.30, 0.31, 0.30, 0.30]  # mean .30
+HIGH = [0.79, 0.80, 0.81, 0.80, 0.80]  # mean .80
+WIDE = [0.35, 0.45, 0.55, 0.65, 0.75]  # mean .55, the point between HIGH and b = .30
 FLOOR = 0.30
 
 
@@ -50,7 +50,7 @@ def test_collapse_holds() -> None:
     """L = .30 − ½·.80 − ½·.30 = −.25; variances 1e-5 and ¼·1e-5, df (1.25e-5)²/((1e-10 + 6.25e-12)·1e0/4) = 5.8824."""
     got = collapse_verdict(LOW, HIGH, FLOOR, RULES)
     assert got.verdict == "holds" and got.value == pytest.approx(-0.25)
-    half = 2.458815 * (1.25e-5) ** 0.5   # t quantile for df 5.8824
+    half = 2.458815 * (1.25e-5) ** 0.5  # t quantile for df 5.8824
     assert (got.low, got.high) == pytest.approx((-0.25 - half, -0.25 + half), abs=1e-5)
     assert got.extras["permutation_p"] == pytest.approx(1 / 252)
     assert got.extras["headroom"]["value"] == pytest.approx(0.5)
