@@ -40,10 +40,24 @@ def main(arguments: argparse.Namespace) -> None:
     with RunLock(run):
         prepare(run, study, planned, data)
         counts = Counter(status for _, status in plan(planned.stages, run))
-        print(f"{run}: {counts['run']} stages to run, {counts['done']} done")
+        print(f"{run}: {counts['run']} stages to run, {counts['done']} done\n{power(study)}", flush=True)
         run_stages(planned.stages, run, jobs=study.jobs)
         print(measure(run))
     print(f"\nresult: {run / 'measures' / 'summary.json'}\nreport: {run / 'report' / 'index.html'}")
+
+
+def power(study: Study) -> str:
+    """What the number of test items allows the verdict on utility to see, said before anything is run (method §5)."""
+    from distillknob.eval.statistics import needed_items
+
+    margin, items = study.verdicts.utility_margin, study.measure.items
+    if margin == 0:
+        return "utility kept: a margin of 0 can't be shown with any number of items"
+    share = min(1.0, items / needed_items(1.0, margin))
+    return (
+        f"utility kept, margin {100 * margin:g} points: about {needed_items(1.0, margin):,} items × the share of discordant ones are "
+        f"needed for 80 % power; {items:,} are enough where up to {100 * share:.1f} % differ"
+    )
 
 
 def study_file(name: str) -> Path:

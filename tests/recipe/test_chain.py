@@ -97,6 +97,14 @@ def test_measure_and_report_write_the_same_again(run: Path) -> None:
     assert before == {name: (run / name).read_bytes() for name in before}
 
 
+def test_a_lab_that_does_not_learn_is_refused_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "tiny", "--output", str(tmp_path / "r"), "--lab.teacher.required=1", "--lab.teacher.rounds=1", "--jobs=1"]
+    assert main(words) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert "lab teacher: 0." in error[-1] and "take another seed" in error[-1]
+    assert not (tmp_path / "r" / "teachers").exists() and not (tmp_path / "r" / "measures").exists()
+
+
 def test_calibrate_then_distill_by_hand(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "calibrate.yaml"
     settings = {"steps": 2, "prompts_per_step": 2, "num_generations": 4, "truncation_ceiling": None, "validation_items": 8}
