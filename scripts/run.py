@@ -55,8 +55,8 @@ def power(study: Study) -> str:
         return "utility kept: a margin of 0 can't be shown with any number of items"
     share = min(1.0, items / needed_items(1.0, margin))
     return (
-        f"utility kept, margin {100 * margin:g} points: about {needed_items(1.0, margin):,} items × the share of discordant ones are "
-        f"needed for 80 % power; {items:,} are enough where up to {100 * share:.1f} % differ"
+        f"utility kept, margin {100 * margin:g} points: about {needed_items(1.0, margin):,} items × the share of discordant ones "
+        f"are needed for 80 % power; {items:,} are enough where up to {100 * share:.1f} % differ"
     )
 
 
