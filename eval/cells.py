@@ -161,12 +161,14 @@ class StudentCell:
 
 @dataclass(frozen=True)
 class Run:
-    """What was read of a run folder: predictions by TID, student cells by TID and SID, the gold answers, and b."""
+    """What was read of a run folder: predictions by TID, student cells by TID and SID, the number of items, the gold
+    answers of those that can be verified, and b."""
 
     folder: Path
     teachers: dict[str, Cell]
     teacher_predictions: dict[str, Predictions]
     students: dict[str, dict[str, StudentCell]]
+    items: int
     golds: list[str]
     base: StudentCell
     floor: float
@@ -209,7 +211,8 @@ def load_run(folder: Path) -> Run:
         pair = (cell, read_predictions(cell.predictions_path(folder)))
         grouped.setdefault(cell.tid, {}).setdefault(str(cell.sid), []).append(pair)
     students_read = [p for by_sid in grouped.values() for pairs in by_sid.values() for _, p in pairs]
-    golds = list(check_same_items([*loaded.values(), *students_read]).values())
+    items = check_same_items([*loaded.values(), *students_read])
+    golds = [gold for key, gold in items.items() if loaded[ORIGINAL].greedy[key].correct is not None]  # those in denominators
     students = {tid: {sid: _student(pairs) for sid, pairs in by_sid.items()} for tid, by_sid in grouped.items()}
     bases = list(students.get(BASE, {}).values())
     if len(bases) != 1:
@@ -217,7 +220,7 @@ def load_run(folder: Path) -> Run:
             f"{folder / 'cells.jsonl'}: {len(bases)} kinds of student before distillation (tid 'none'); b needs exactly one"
         )
     floor = max(sum(bases[0].greedy) / len(bases[0].greedy), majority_of(golds)[1])
-    return Run(folder, teachers, loaded, students, golds, bases[0], floor)
+    return Run(folder, teachers, loaded, students, len(items), golds, bases[0], floor)
 
 
 def control_of(cell: Cell, teachers: dict[str, Cell]) -> str | None:

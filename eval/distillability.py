@@ -59,14 +59,17 @@ def _traces(predictions: Predictions, rules: VerdictRules) -> Json:
     }
 
 
-def _utility(mine: Predictions, original: Predictions, rules: VerdictRules) -> Json:
+def _utility(mine: Predictions, original: Predictions, majority: float, rules: VerdictRules) -> Json:
     """The utility verdict over the items that are verified on both sides."""
     pairs = [(p.correct, original.greedy[key].correct) for key, p in mine.greedy.items()]
     both = [(a, b) for a, b in pairs if a is not None and b is not None]
     if not both:
         raise UserError(f"{mine.path}: no item is verified both here and in {original.path}")
-    verdict = utility_verdict([a for a, _ in both], [b for _, b in both], rules)
-    return {**verdict.as_dict(), "unverified": len(pairs) - len(both)}
+    verdict = utility_verdict([a for a, _ in both], [b for _, b in both], rules).as_dict()
+    start = wilson_interval(sum(b for _, b in both), len(both), rules.confidence)
+    if start.low is not None and start.low <= majority:
+        verdict["reason"] += "; the original is not clearly better than the most frequent answer, so there is little to keep"
+    return {**verdict, "unverified": len(pairs) - len(both)}
 
 
 def _teacher(tid: str, run: Run, rules: VerdictRules) -> Json:
@@ -84,7 +87,7 @@ def _teacher(tid: str, run: Run, rules: VerdictRules) -> Json:
         "accuracy": accuracy(mine.greedy),
         "accuracy_t1": accuracy(mine.t1),
         "unverified": mine.unverified(),
-        "utility": None if tid == ORIGINAL else _utility(mine, run.teacher_predictions[ORIGINAL], rules),
+        "utility": None if tid == ORIGINAL else _utility(mine, run.teacher_predictions[ORIGINAL], majority_of(run.golds)[1], rules),
         "traces": _traces(mine, rules),
         "calibration": read_json(calibration) if calibration.exists() else None,
     }
@@ -176,7 +179,7 @@ def summarise(run: Path, rules: VerdictRules, seconds: dict[str, float]) -> Json
     return {
         "schema": SCHEMA,
         "name": name,
-        "task": {"name": task, "items": len(loaded.golds), "majority": majority, "explicit_max": EXPLICIT_MAX.get(task)},
+        "task": {"name": task, "items": loaded.items, "majority": majority, "explicit_max": EXPLICIT_MAX.get(task)},
         "teachers": {tid: _teacher(tid, loaded, rules) for tid in loaded.teachers},
         "students": {
             tid: {sid: _student_summary(tid, sid, loaded, rules) for sid in by_sid} for tid, by_sid in loaded.students.items()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distillknob.rewards.rendering import Prompt, encode_prompt
+from distillknob.rewards.rendering import Prompt, check_lengths, encode_prompt, positions_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -66,6 +66,7 @@ def generate(
         {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {"do_sample": False}
     )
     config = GenerationConfig(max_new_tokens=max_new_tokens, eos_token_id=end_ids, pad_token_id=pad, **sampling)
+    check_lengths(tokenizer, prompts, max_new_tokens, positions_of(model))
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     results: list[Generated] = []
     for start in range(0, len(encoded), batch_size):

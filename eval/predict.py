@@ -9,7 +9,7 @@ from typing import Any
 
 from distillknob.eval.generation import Generated, generate
 from distillknob.rewards.jsonl import write_jsonl
-from distillknob.rewards.models import load_model, load_tokenizer
+from distillknob.rewards.models import Dtype, load_model, load_tokenizer
 from distillknob.rewards.seeds import derive_seed
 from distillknob.rewards.tasks import TaskConfig, load_task
 from distillknob.rewards.tasks.base import Row, Task
@@ -25,7 +25,7 @@ class PredictConfig:
     items: int
     seed: int
     batch_size: int = 512
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
 
 
 def predict(config: PredictConfig, inputs: Mapping[str, Path], output: Path, work: Path) -> None:

@@ -14,7 +14,9 @@ class VerdictRules:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        for name in ("utility_margin", "collapse_fraction", "minimum_headroom"):
+        if not 0 < self.utility_margin <= 1:
+            raise ValueError("utility_margin: must be a fraction above 0")
+        for name in ("collapse_fraction", "minimum_headroom"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: must be a fraction from 0 to 1")
         if not 0.5 <= self.confidence < 1:

@@ -64,7 +64,7 @@ def utility_verdict(calibrated: Sequence[int], original: Sequence[int], rules: V
     Takes 0/1 outcomes of the same items in the same order. The limits alone decide; the extras are margin, items, discordant
     and needed_items (80 % power). Raises ValueError where the lengths differ or there is no item."""
     paired = paired_difference(calibrated, original, rules.confidence)
-    needed = needed_items(paired.discordant / paired.n, rules.utility_margin)
+    needed = needed_items(max(1, paired.discordant) / paired.n, rules.utility_margin)  # none seen is not none there
     verdict, reason = _above(paired.low, paired.high, -rules.utility_margin, "acc(T_η) − acc(T_orig)")
     if verdict == UNDECIDED:
         reason += f"; {paired.discordant} of {paired.n} items are discordant, about {needed} items would be needed for 80 % power"
@@ -107,7 +107,7 @@ def _comparison(
 ) -> tuple[Outcome, str, Combination | None, float | None]:
     what = f"acc(S←T_η) − acc(S←{name})"
     if not second:
-        return UNDECIDED, f"{what}: not measured", None, None
+        return UNDECIDED, f"{what}: not measured{' (greedy_original: true adds it)' if 'greedily' in name else ''}", None, None
     result = welch_combination([first, second], [1.0, -1.0], confidence=rules.confidence)
     p = permutation_p(first, second, "greater")
     few = _too_few(first, second)

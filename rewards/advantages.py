@@ -25,6 +25,13 @@ def group_zscores(rewards_P_G: torch.Tensor, epsilon: float = EPSILON) -> torch.
     return torch.where(spread & valid, deviation / torch.where(spread, std_P_1 + epsilon, 1.0), 0.0)
 
 
+def gated(calibration_P_G: torch.Tensor, task_P_G: torch.Tensor, gate_at: float | None) -> torch.Tensor:
+    """The calibration reward with NaN for members whose task reward is below `gate_at` or left out; None: as it is."""
+    if gate_at is None:
+        return calibration_P_G
+    return torch.where(task_P_G >= gate_at, calibration_P_G.double(), torch.nan)
+
+
 def combined_advantages(
     task_P_G_K: torch.Tensor,
     weights_K: torch.Tensor,
@@ -45,6 +52,5 @@ def combined_advantages(
         total = total + weight * group_zscores(task_P_G_K[:, :, k], epsilon)
     if calibration_P_G is None:
         return total
-    if gate_at is not None:
-        calibration_P_G = torch.where(task_P_G_K[:, :, 0] >= gate_at, calibration_P_G.double(), torch.nan)
+    calibration_P_G = gated(calibration_P_G, task_P_G_K[:, :, 0], gate_at)
     return total + eta * group_zscores(calibration_P_G, epsilon)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from distillknob.rewards.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 
 
 def find_model(path: str, key: str) -> Path:
@@ -32,11 +34,35 @@ def find_model(path: str, key: str) -> Path:
         raise UserError(f"{key}: {path}/config.json can't be read: {error}") from None
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{key}: {path}/config.json names no model_type; valid: the config of a causal language model")
-    if not any(folder.glob("*.safetensors")):
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
         raise UserError(f"{key}: {path}: no *.safetensors weights (pickled *.bin weights are not loaded; convert them first)")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise UserError(f"{key}: {path}: no tokenizer beside the weights; save the model's tokenizer into the same folder")
+    for file in weights:
+        _check_header(file, key)
+    _check_tokenizer(folder, config, key)
     return folder
+
+
+def _check_header(file: Path, key: str) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            opened.keys()
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{key}: {file}: not a whole safetensors file: {_first_line(error)}") from error
+
+
+def _check_tokenizer(folder: Path, config: dict[str, Any], key: str) -> None:
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"{key}: {folder}: its tokenizer has no end token; set eos_token in tokenizer_config.json")
+    rows = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    largest = max(tokenizer.get_vocab().values())
+    if isinstance(rows, int) and largest >= rows:
+        raise UserError(f"{key}: {folder}: its tokenizer has ids up to {largest}, but the model has {rows} rows: not its tokenizer")
 
 
 def _from_hub(path: str, key: str) -> Path:
@@ -65,24 +91,49 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False, padding_side="left")
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the tokenizers library raises plain Exception for a broken file
         raise UserError(f"{path}: its tokenizer can't be loaded: {_first_line(error)}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def load_model(path: str | Path, dtype: str = "float32") -> PreTrainedModel:
-    """The causal language model of a folder or hub name, on the GPU where there is one. `dtype`: float32, bfloat16, auto …"""
+def load_model(path: str | Path, dtype: str = "float32", **settings: Any) -> PreTrainedModel:
+    """The causal language model of a folder or hub name, on the GPU where there is one. `dtype`: float32, bfloat16, auto …
+
+    `settings` go to `from_pretrained`. UserError where weights are missing or don't fit (transformers would fill them at random),
+    and where the model is no causal language model or gives numbers that are not finite.
+    """
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    safe = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, trust_remote_code=False, use_safetensors=True)
-    except (OSError, ValueError, SafetensorError) as error:
+        model, found = AutoModelForCausalLM.from_pretrained(str(path), **({"dtype": dtype} | settings | safe))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path}: can't be loaded as a causal language model: {_first_line(error)}") from error
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+    missing = sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]]))
+    if missing:
+        raise UserError(f"{path}: {len(missing)} weights are missing or of another shape than config.json says: {missing[0]} …")
+    if "device_map" not in settings:
+        model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    _check_causal(model, path)
+    return model
+
+
+def _check_causal(model: PreTrainedModel, path: str | Path) -> None:
+    """A later token must not change what is said of the earlier ones; an encoder's does."""
+    import torch
+
+    last = min(5, model.config.get_text_config().vocab_size - 1)
+    ids_2_T = torch.tensor([[0, 1, 2, 0], [0, 1, 2, last]], device=model.device)
+    with torch.no_grad():
+        logits_2_T_V = model(input_ids=ids_2_T, attention_mask=torch.ones_like(ids_2_T), use_cache=False).logits[:, :3].float()
+    if not logits_2_T_V.isfinite().all():
+        raise UserError(f"{path}: gives logits that are not finite: its weights are broken")
+    if not torch.allclose(logits_2_T_V[0], logits_2_T_V[1], atol=1e-2, rtol=1e-2):
+        raise UserError(f"{path}: not a causal language model: a later token changes the logits of earlier ones (an encoder?)")
 
 
 def _first_line(error: Exception) -> str:

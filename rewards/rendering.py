@@ -8,32 +8,27 @@ a template (a base model) reads the contents of the messages, one a line. Prompt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from distillknob.rewards.errors import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Prompt = str | list[dict[str, Any]]
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]]) -> str:
     """The text of a conversation with the generation header of `tokenizer`'s template; see the module's rules."""
-    from jinja2 import TemplateError
-
     if not tokenizer.chat_template:
         return "\n".join(str(message["content"]) for message in messages) + "\n"
-    try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except TemplateError as refused:
-        folded = fold_system(messages)
-        if folded == messages:
-            raise UserError(f"chat template of {tokenizer.name_or_path}: {refused}") from refused
+    for form in (messages, fold_system(messages)):
         try:
-            return str(tokenizer.apply_chat_template(folded, tokenize=False, add_generation_prompt=True))
-        except TemplateError as still_refused:
-            raise UserError(f"chat template of {tokenizer.name_or_path}: {still_refused}") from still_refused
+            return str(tokenizer.apply_chat_template(form, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # a template is a program of its own and may raise anything
+            refused = error
+    raise UserError(f"chat template of {tokenizer.name_or_path}: {type(refused).__name__}: {refused}")
 
 
 def fold_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -63,3 +58,19 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
 def encode_completion(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The ids of a completion's text, without any special token."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def check_lengths(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], max_new_tokens: int, positions: int) -> None:
+    """UserError where a prompt and the longest completion don't fit into the model's positions together."""
+    for number, prompt in enumerate(prompts):
+        length = len(encode_prompt(tokenizer, prompt))
+        if length + max_new_tokens > positions:
+            raise UserError(
+                f"prompt {number} ({str(prompt)[:60]!r} …) has {length} tokens; with {max_new_tokens} new ones it does not fit "
+                f"into the model's {positions} positions: leave it out, or lower max_new_tokens"
+            )
+
+
+def positions_of(model: PreTrainedModel) -> int:
+    """How many tokens a model can hold, a huge number where its config sets no limit."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from distillknob.rewards.errors import UserError
-from distillknob.rewards.rendering import Prompt, encode_prompt
+from distillknob.rewards.rendering import Prompt, encode_prompt, positions_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -66,7 +66,7 @@ class TextScorer:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.end_token = end_token
-        self.positions = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+        self.positions = positions_of(model)
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str], ended: Sequence[bool]) -> list[Score]:
         """Scores completion `texts[i]` after `prompts[i]`; `ended[i]` says that it ended by itself and wasn't cut off."""
@@ -89,6 +89,8 @@ class TextScorer:
             batch = rows[start : start + self.batch_size]
             logps = completion_logps(self.model, [row[1] for row in batch], [row[2] for row in batch])
             for (i, _, _, spans), values in zip(batch, logps, strict=True):
+                if values.isnan().any():
+                    raise UserError(f"the scoring model {self.model.config.name_or_path} gives NaN: its weights are broken")
                 results[i] = Score(tuple(values.tolist()), tuple(spans))
         return [score for score in results if score is not None]
 

@@ -45,5 +45,5 @@ def main(arguments: argparse.Namespace) -> None:
     inputs = {"teacher": find_model(given.teacher, "teacher"), "proxy": find_model(given.proxy, "proxy")}
     load_task(given.task)
     config = CalibrateConfig(given.task, given.calibration, given.eta, given.seed)
-    run_single(calibrate, config, inputs, arguments.output, to_yaml(given))
+    run_single(calibrate, config, inputs, given.task.files, arguments.output, to_yaml(given))
     print(f"calibrated teacher: {arguments.output}")

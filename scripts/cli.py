@@ -45,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("distillknob: interrupted; the same command continues", file=sys.stderr)
         return 130
+    except OSError as error:
+        print(f"distillknob: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 1
     except StageFailed as error:
         print(f"distillknob: error: {error}", file=sys.stderr)
         return 1

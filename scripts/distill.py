@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distillknob.rewards.models import Dtype
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
 from distillknob.trainer.distil import DistilConfig, Recipe
@@ -18,13 +19,17 @@ class DistillFile:
     student: str
     teacher: str | None = None
     seed: int = 1
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     task: TaskConfig = field(default_factory=TaskConfig)
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
         if self.recipe.recipe == "seqkd" and self.teacher is None:
             raise ValueError("teacher: seqkd needs one; sft and answer_only don't")
+        if self.recipe.recipe != "seqkd" and self.teacher is not None:
+            raise ValueError(f"teacher: recipe {self.recipe.recipe} takes none: leave it out")
+        if self.seed < 0:
+            raise ValueError("seed: must be 0 or above")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,5 +51,12 @@ def main(arguments: argparse.Namespace) -> None:
     roles = {"student": given.student, "teacher": given.teacher}
     inputs = {role: find_model(path, role) for role, path in roles.items() if path is not None}
     load_task(given.task)
-    run_single(distil, DistilConfig(given.task, given.recipe, given.seed, given.dtype), inputs, arguments.output, to_yaml(given))
+    run_single(
+        distil,
+        DistilConfig(given.task, given.recipe, given.seed, given.dtype),
+        inputs,
+        given.task.files,
+        arguments.output,
+        to_yaml(given),
+    )
     print(f"student: {arguments.output}")

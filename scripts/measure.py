@@ -36,7 +36,12 @@ def measure(run: Path) -> str:
     from distillknob.scripts.report.page import write_report
     from distillknob.scripts.study.storage import read_markers
 
-    rules = VerdictRules(**read_json(run / "manifest.json")["verdict_rules"])
+    try:
+        rules = VerdictRules(**read_json(run / "manifest.json")["verdict_rules"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{run / 'manifest.json'}: holds no valid verdict_rules ({error}); they are fixed when a run starts"
+        ) from error
     seconds = {name: float(marker["seconds"]) for name, marker in sorted(read_markers(run).items())}
     summary = summarise(run, rules, seconds)
     (run / "measures").mkdir(exist_ok=True)

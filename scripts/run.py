@@ -25,25 +25,36 @@ def main(arguments: argparse.Namespace) -> None:
     """Runs the study."""
     from distillknob.scripts.measure import measure
     from distillknob.scripts.study.engine import plan, run_stages
-    from distillknob.scripts.study.storage import RunLock
+    from distillknob.scripts.study.storage import RunLock, read_marker
 
     study = load_config(Study, study_file(arguments.study), overrides_from(arguments))
     models, data = find_sources(study)
     planned = StudyPlan(study, models)
     run: Path = arguments.output or Path("runs") / study.name
-    if run.exists() and not (run.is_dir() and (not any(run.iterdir()) or (run / "config.yaml").is_file())):
+    if run.exists() and not (run.is_dir() and (not any(run.iterdir()) or _is_ours(run))):
         raise UserError(f"--output: {run} is not an empty folder or an earlier run; give the run a folder of its own")
+    for role, folder in models.items():
+        if run.resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"--output: {run} lies in the {role}'s model folder {folder}; give the run a folder of its own")
     if arguments.dry_run:
         for stage, status in plan(planned.stages, run):
             print(f"{status:>5}  {stage.name}")
         return
     with RunLock(run):
         prepare(run, study, planned, data)
-        counts = Counter(status for _, status in plan(planned.stages, run))
-        print(f"{run}: {counts['run']} stages to run, {counts['done']} done\n{power(study)}", flush=True)
+        planned_now = plan(planned.stages, run)
+        counts = Counter(status for _, status in planned_now)
+        again = sum(status == "run" and read_marker(run, stage.name) is not None for stage, status in planned_now)
+        again_words = f" ({again} of them again, since something changed)" if again else ""
+        print(f"{run}: {counts['run']} stages to run{again_words}, {counts['done']} done\n{power(study)}", flush=True)
         run_stages(planned.stages, run, jobs=study.jobs)
         print(measure(run))
     print(f"\nresult: {run / 'measures' / 'summary.json'}\nreport: {run / 'report' / 'index.html'}")
+
+
+def _is_ours(run: Path) -> bool:
+    """Whether a folder is a run's, even of one that was cut off before it had written its config."""
+    return (run / "config.yaml").is_file() or (run / "lock").is_file()
 
 
 def power(study: Study) -> str:
@@ -51,8 +62,6 @@ def power(study: Study) -> str:
     from distillknob.eval.statistics import needed_items
 
     margin, items = study.verdicts.utility_margin, study.measure.items
-    if margin == 0:
-        return "utility kept: a margin of 0 can't be shown with any number of items"
     share = min(1.0, items / needed_items(1.0, margin))
     return (
         f"utility kept, margin {100 * margin:g} points: about {needed_items(1.0, margin):,} items × the share of discordant ones "
@@ -71,7 +80,8 @@ def study_file(name: str) -> Path:
 
 def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     """The model folders by role and the hashes of the data files; refuses what can't work, before any weight is loaded."""
-    from distillknob.rewards.models import find_model
+    from distillknob.rewards.models import find_model, load_tokenizer
+    from distillknob.rewards.rendering import encode_prompt
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.storage import hash_file
     from distillknob.trainer.calibrate import CalibrateConfig, arguments
@@ -90,10 +100,14 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
         group=settings.num_generations,
         prompts=len(task.rows("train", settings.steps * settings.prompts_per_step, 0)),
     )
+    for recipe in study.recipes:
+        for row in task.rows("train", recipe.samples, 0) if recipe.recipe == "sft" else []:
+            task.gold_text(row)
+    for folder in models.values():  # a template that can't render the prompts is found here
+        encode_prompt(load_tokenizer(folder), task.rows("test", 1, 0)[0]["prompt"])
     if settings.trl:  # TRL takes seconds to import, so its keys are looked at only where there are any
         arguments(CalibrateConfig(study.task, settings, 0.0, 0), Path(".work"))
-    named = (study.task.train, study.task.validation, study.task.test)
-    return models, {path: hash_file(Path(path)) for path in named if path is not None}
+    return models, {str(path): hash_file(path) for path in study.task.files.values()}
 
 
 def prepare(run: Path, study: Study, planned: StudyPlan, data: dict[str, str]) -> None:
@@ -101,6 +115,7 @@ def prepare(run: Path, study: Study, planned: StudyPlan, data: dict[str, str]) -
     from dataclasses import asdict
 
     from distillknob.rewards.jsonl import write_jsonl
+    from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.loading import to_yaml
     from distillknob.scripts.study.manifest import write_manifest
 
@@ -118,3 +133,5 @@ def prepare(run: Path, study: Study, planned: StudyPlan, data: dict[str, str]) -
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(run / "config.yaml")
     write_jsonl(run / "cells.jsonl", planned.cells)
+    items = load_task(study.task).rows("test", study.measure.items, 0)
+    write_jsonl(run / "items.jsonl", ({"id": row["id"], "prompt": row["prompt"], "gold": row["gold"]} for row in items))

@@ -43,7 +43,8 @@ teachers, want = {c["tid"]: c for c in cells if not c["sid"]}, {("rules", k): v 
 greedy, ranks = {tid: load(c) for tid, c in teachers.items()}, sorted(cells, key=lambda c: c["seed"] or 0)
 students = {(c["tid"], c["sid"]): [o for o in ranks if (o["tid"], o["sid"]) == (c["tid"], c["sid"])] for c in cells if c["sid"]}
 score = {k: [acc(c) for c in v] for k, v in students.items()}
-majority = max(Counter(r["gold"] for r in greedy["orig"].values()).values()) / len(greedy["orig"])
+verified = [r["gold"] for r in greedy["orig"].values() if r["correct"] is not None]
+majority = max(Counter(verified).values()) / len(verified)
 expect([b := max(majority, *(np.mean(v) for k, v in score.items() if k[0] == "none"))], "controls", "floor")
 for tid, c in teachers.items():
     want["teachers", tid, "accuracy", "value"], want["teachers", tid, "accuracy_t1", "value"] = acc(c), acc(c, "t1")

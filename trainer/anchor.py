@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from distillknob.rewards.errors import UserError
-from distillknob.rewards.jsonl import write_json
+from distillknob.rewards.jsonl import read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +26,7 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """A hash of the frozen parameters: name, shape and up to 4,096 evenly spaced values of each."""
+    """A hash of the frozen parameters: name, shape and up to 4,096 evenly spaced values of each (16 hex digits)."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or parameter.numel() == 0:
@@ -35,21 +34,25 @@ def fingerprint(model: torch.nn.Module) -> str:
         flat = parameter.detach().flatten()
         sample = flat[:: max(1, flat.numel() // _SAMPLED)].float().cpu().numpy()
         digest.update(f"{name} {tuple(parameter.shape)}".encode() + sample.tobytes())
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]
 
 
-def same_anchor_as_before(found: str, folder: Path, resumed: bool) -> None:
-    """Writes the anchor's fingerprint into a run's folder, or refuses to resume where it is another one."""
-    record = folder / "anchor.json"
+def same_run_as_before(now: dict[str, Any], folder: Path, resumed: bool) -> None:
+    """Writes what a run must keep (anchor, proxy, dial) into its folder as resume.json, or refuses to resume where it differs."""
+    record = folder / "resume.json"
     if resumed and record.is_file():
-        before = json.loads(record.read_text(encoding="utf-8"))["fingerprint"]
-        if before != found:
+        before = read_json(record)
+        changed = [name for name in now if before.get(name) != now[name]]
+        if "anchor" in changed:
             raise UserError(
                 f"{folder}: the checkpoint was trained against another anchor; resume with the original teacher as the model, "
                 "not with a checkpoint or another model"
             )
+        if changed:
+            was = ", ".join(f"{name} was {before.get(name)}, is {now[name]}" for name in changed)
+            raise UserError(f"{folder}: can't resume with another setting: {was}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(record, {"fingerprint": found})
+    write_json(record, now)
 
 
 def check_first_kl(value: float, dtype: torch.dtype) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from distillknob.rewards.models import Dtype
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.groups import check_groups
 from distillknob.trainer.lora import Lora
@@ -46,7 +46,7 @@ class Calibration:
     on_bad_reward: Literal["error", "leave_out"] = "error"
     save_steps: int = 50
     validation_items: int = 256
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     lora: Lora | None = None
     trl: dict[str, Any] | None = None
 
@@ -79,6 +79,8 @@ class CalibrateConfig:
     seed: int
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError("seed: must be 0 or above")
         sign = {"distillable": 1, "undistillable": -1, None: 0}[self.settings.direction]
         if sign and sign * self.eta < 0:
             raise ValueError(f"eta: {self.eta:g} contradicts direction: {self.settings.direction}")
@@ -90,18 +92,21 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
 
     from distillknob.rewards.jsonl import write_json, write_jsonl
     from distillknob.rewards.models import load_model, load_tokenizer
+    from distillknob.rewards.rendering import check_lengths, positions_of
     from distillknob.rewards.tasks import load_task
     from distillknob.rewards.tasks.base import TaskReward
     from distillknob.trainer.calibration import CalibrationTrainer
     from distillknob.trainer.checkpoints import last_checkpoint
+    from distillknob.trainer.progress import show_progress
     from distillknob.trainer.supervised import save_model, timeless
 
     settings, task, args = config.settings, load_task(config.task), arguments(config, work)
     rows = task.rows("train", settings.steps * settings.prompts_per_step, config.seed)
     held_out = task.rows("validation", settings.validation_items, 0)
-    tokenizer = load_tokenizer(inputs["teacher"])
+    tokenizer, model = load_tokenizer(inputs["teacher"]), load_model(inputs["teacher"], settings.dtype)
+    check_lengths(tokenizer, [row["prompt"] for row in rows], config.task.max_new_tokens, positions_of(model))
     trainer = CalibrationTrainer(
-        load_model(inputs["teacher"], settings.dtype),
+        model,
         TaskReward(task),
         args,
         proxy=load_model(inputs["proxy"], settings.dtype),
@@ -111,6 +116,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
         processing_class=tokenizer,
         peft_config=None if settings.lora is None else settings.lora.peft_config(),
     )
+    show_progress(trainer, ("kl", "rewards/calibration/mean", f"rewards/task_{task.name}/mean"))
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
     record = calibration_record(config, trainer, task, held_out, anchor=inputs["teacher"])
     save_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, output)
@@ -144,12 +150,12 @@ def arguments(config: CalibrateConfig, work: Path) -> CalibrationConfig:
         "eta": config.eta,
         "direction": None if config.eta == 0 else s.direction,  # the control has no direction
         "save_strategy": "steps",
-        "save_total_limit": 2,
+        "save_total_limit": 2 if s.guard_action == "stop" else None,
         "eval_strategy": "no" if s.utility_floor is None else "steps",
         "eval_steps": s.save_steps,
         "logging_steps": 1,
         "seed": config.seed,
-        "disable_tqdm": not sys.stderr.isatty(),
+        "disable_tqdm": True,  # our own bar shows less
         **{name: getattr(s, name) for name in _SAME_NAME},
     }
     defaults: dict[str, Any] = {"lr_scheduler_type": "constant", "top_k": 0, "report_to": [], "dataloader_pin_memory": False}
@@ -192,7 +198,12 @@ def calibration_record(
     exact = full_vocabulary_kl(model, load_model(anchor, s.dtype), heads, tails)
     history = trainer.state.log_history
     kl = [entry["kl"] for entry in history if entry.get("kl") is not None]
-    left_out = {
+    steps = trainer.guards.steps_kept(trainer.state.global_step)
+    guards = trainer.guards.record()
+    if not guards and s.kl_ceiling is not None and exact.value is not None and exact.value > s.kl_ceiling:
+        told = {"step": steps, "guard": "kl_ceiling", "value": exact.value, "limit": s.kl_ceiling, "action": "told at the end"}
+        guards = [{**told, "restored": None}]
+    shares = {
         key.removeprefix("calibration/"): sum(entry.get(key) or 0.0 for entry in history) / max(1, sum(key in e for e in history))
         for key in sorted({k for entry in history for k in entry if k.startswith("calibration/")})
     }
@@ -200,12 +211,13 @@ def calibration_record(
         "schema": 1,
         "eta": config.eta,
         "seed": config.seed,
-        "steps": trainer.guards.steps_kept(trainer.state.global_step),
+        "steps": steps,
         "settings": asdict(s),
-        "guards": trainer.guards.record(),
+        "guards": guards,
         "kl": {
             "optimised": {"estimator": "k3 with bias correction, sampled, nats a token", "last_steps": kl[-5:]},
             "full_vocabulary": {"value": exact.value, "low": exact.low, "high": exact.high, "n": exact.n, "unit": "nats a token"},
         },
-        "shares": left_out,
+        "shares": shares,
+        "learnt_nothing": all(entry.get("grad_norm") in (None, 0.0) for entry in history),
     }

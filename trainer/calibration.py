@@ -7,8 +7,9 @@ log-probabilities; the anchor is a copy of the teacher as handed in, never a mod
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,18 @@ from typing import Any
 import torch
 from peft import PeftConfig, PeftModel
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from transformers.trainer_utils import TrainOutput
 from trl import GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
+from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
 from distillknob.eval.generation import plain_generation
-from distillknob.rewards.advantages import combined_advantages
+from distillknob.rewards.advantages import combined_advantages, gated, group_zscores
 from distillknob.rewards.calibration import CalibrationReward
 from distillknob.rewards.errors import UserError
+from distillknob.rewards.models import find_model, load_model, load_tokenizer
 from distillknob.rewards.scoring import TextScorer
-from distillknob.trainer.anchor import check_first_kl, fingerprint, frozen_copy, same_anchor_as_before
+from distillknob.trainer.anchor import check_first_kl, fingerprint, frozen_copy, same_run_as_before
 from distillknob.trainer.calibration_config import CalibrationConfig
 from distillknob.trainer.checked import checked
 from distillknob.trainer.checkpoints import last_checkpoint
@@ -70,6 +72,11 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         peft_config: PeftConfig | None = None,
         callbacks: list[Any] | None = None,
     ) -> None:
+        if not isinstance(args, CalibrationConfig):
+            raise UserError(f"args: must be a CalibrationConfig, not {type(args).__name__}")
+        args = copy.copy(args)  # what is set below stays ours: the caller may use the arguments again
+        if train_dataset is None or "prompt" not in (train_dataset.column_names or ["prompt"]):
+            raise UserError("train_dataset: needs a column prompt (a text, or a list of messages)")
         if proxy is None and args.eta != 0:
             raise UserError(f"eta: {args.eta:g} needs a proxy; only the control, eta: 0, runs without one")
         said = check_groups(
@@ -77,11 +84,15 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
             per_device_batch=args.per_device_train_batch_size,
             accumulation=args.steps_per_generation,
             group=args.num_generations,
-            prompts=len(train_dataset),
+            prompts=len(train_dataset) if isinstance(train_dataset, Sized) else None,
         )
         if "left over" in said:
             logger.warning("train data %s", said)
-        tasks = [checked(f, args.on_bad_reward) for f in (reward_funcs if isinstance(reward_funcs, list) else [reward_funcs])]
+        tasks = [
+            checked(f, args.on_bad_reward) for f in (reward_funcs if isinstance(reward_funcs, (list, tuple)) else [reward_funcs])
+        ]
+        if not tasks:
+            raise UserError("reward_funcs: at least one task reward is needed")
         weights = args.reward_weights or [1.0] * len(tasks)
         if len(weights) != len(tasks):
             raise UserError(
@@ -93,7 +104,7 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         self._task_count = len(tasks)
 
         if isinstance(model, str):
-            model = create_model_from_path(model, **{"trust_remote_code": False, **(args.model_init_kwargs or {})})
+            model = load_model(find_model(model, "model"), **(args.model_init_kwargs or {}))
             args.model_init_kwargs = None
         anchor = None
         if args.beta and not isinstance(model, PeftModel) and peft_config is None:
@@ -143,11 +154,17 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         """As in Trainer; checks that a resumed run has the same anchor, and rolls back after a breach where that is asked for."""
         folder = Path(self.args.output_dir)
         resumed = last_checkpoint(folder) if resume_from_checkpoint is True else resume_from_checkpoint or None
-        same_anchor_as_before(fingerprint(self.ref_model or self.model), folder, resumed is not None)
+        proxy = None if self.reward_calibration is None else fingerprint(self.reward_calibration.proxy.model)
+        kept = {"anchor": fingerprint(self.ref_model or self.model), "proxy": proxy, "eta": self.args.eta, "beta": self.beta}
+        same_run_as_before(kept, folder, resumed is not None)
         self._first_kl_checked = resumed is not None
         if resumed is not None:
             state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
             self.guards.replay(state, folder)
+        if self.args.guard_action == "rollback":
+            self.guards.last_good = self.guards.last_good or folder / "start"
+            if resumed is None:
+                self.save_model(str(folder / "start"), _internal_call=True)
         if resumed is not None and self.guards.breach is not None:  # it had ended there: not one step more
             self._load_from_checkpoint(resumed)
             self.state, result = state, TrainOutput(state.global_step, 0.0, {})
@@ -165,10 +182,7 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
     def _roll_back(self, breach: Breach) -> None:
         good = self.guards.last_good
         if good is None or not good.is_dir():
-            raise UserError(
-                f"guard {breach.guard} tripped at step {breach.step}, and no checkpoint from within the limits is there to go back "
-                "to: lower save_steps, raise save_total_limit, or turn the dial less"
-            )
+            raise UserError(f"guard {breach.guard} tripped at step {breach.step}, and the weights to go back to are gone: {good}")
         self._load_from_checkpoint(str(good))
         self.guards.breach = replace(breach, restored=good.name)
 
@@ -217,6 +231,9 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         for name, values_P_G in zip(self.reward_func_names, rewards_P_G_K.unbind(2), strict=True):
             flat = (values_P_G.nan_to_num(-torch.inf).amax(1) - values_P_G.nan_to_num(torch.inf).amin(1)) <= 0
             self._metrics[mode][f"frac_zero_std/{name}"].append(flat.float().mean().item())
+        if calibration_P_G is not None:
+            used_P_G = group_zscores(gated(calibration_P_G, task_P_G_K[:, :, 0], gate_at))
+            self._metrics[mode]["calibration/groups_with_signal"].append((used_P_G != 0).any(1).double().mean().item())
         return combined_advantages(task_P_G_K, weights, calibration_P_G, self.args.eta, gate_at=gate_at).flatten()
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
@@ -233,8 +250,8 @@ def _calibration_reward(
     proxy: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, args: CalibrationConfig
 ) -> CalibrationReward:
     if isinstance(proxy, str):
-        tokenizer = tokenizer or AutoTokenizer.from_pretrained(proxy, trust_remote_code=False)
-        proxy = create_model_from_path(proxy, trust_remote_code=False)
+        folder = find_model(proxy, "proxy")
+        tokenizer, proxy = tokenizer or load_tokenizer(folder), load_model(folder)
     if tokenizer is None:
         raise UserError("proxy_tokenizer: a proxy that is handed over as a model needs its tokenizer")
     scorer = TextScorer(proxy, tokenizer, batch_size=args.proxy_batch_size, end_token=args.end_token)

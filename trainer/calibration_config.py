@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from trl import GRPOConfig
 
@@ -45,8 +45,7 @@ class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
     disable_dropout: bool = field(default=True, metadata={"help": "Dropout off in policy and anchor."})
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.eta):
-            raise UserError(f"eta: must be a finite number, not {self.eta}")
+        self._check_values()
         sign = {"distillable": 1, "undistillable": -1, None: 0}[self.direction]
         if sign and sign * self.eta <= 0:
             raise UserError(f"eta: {self.eta:g} contradicts direction: {self.direction} (eta must be {'>' if sign > 0 else '<'} 0)")
@@ -72,10 +71,36 @@ class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
             )
         if self.utility_floor is not None and self.eval_strategy == "no":
             raise UserError("utility_floor: needs eval_strategy: steps and a held-out eval_dataset")
-        if self.guard_action == "rollback" and self.save_total_limit == 1:
-            raise UserError("guard_action: rollback needs save_total_limit of at least 2: the checkpoint of the breach is one")
+        if self.guard_action == "rollback" and self.save_total_limit is not None:
+            raise UserError("guard_action: rollback needs every checkpoint until it is judged: leave save_total_limit out")
         if self.guard_action == "rollback" and self.save_strategy == "no":
             raise UserError("guard_action: rollback needs checkpoints: set save_strategy: steps and save_steps")
+
+    def _check_values(self) -> None:
+        """Choices and numbers: a dataclass takes any value for a Literal, and a wrong one would quietly mean another."""
+        choices: dict[str, Any] = {
+            "direction": Literal["distillable", "undistillable"],
+            "calibration": Kind,
+            "calibration_per": Unit,
+            "gate": Literal["none", "correct_only"],
+            "end_token": EndToken,
+            "on_bad_reward": OnBadReward,
+            "guard_action": Action,
+        }
+        for name, choice in choices.items():
+            value = getattr(self, name)
+            if value not in get_args(choice) and not (name == "direction" and value is None):
+                raise UserError(f"{name}: must be one of {', '.join(map(repr, get_args(choice)))}, not {value!r}")
+        optional = ("floor", "kl_ceiling", "entropy_floor", "truncation_ceiling", "utility_floor")
+        for name in ("eta", "beta", "gate_at", *optional):
+            value = getattr(self, name)
+            finite = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not finite and not (name in optional and value is None):
+                raise UserError(f"{name}: must be a finite number, not {value!r}")
+        if self.beta < 0:
+            raise UserError(f"beta: must be 0 or above, not {self.beta:g}")
+        if self.proxy_batch_size < 1:
+            raise UserError(f"proxy_batch_size: must be at least 1, not {self.proxy_batch_size}")
 
     @property
     def limits(self) -> Limits:

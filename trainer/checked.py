@@ -9,6 +9,9 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
+import torch
+
 from distillknob.rewards.errors import UserError
 
 OnBadReward = Literal["error", "leave_out"]
@@ -25,13 +28,19 @@ class CheckedReward:
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """The checked rewards, one a completion."""
-        rewards = self.function(prompts=prompts, completions=completions, **columns)
-        if not isinstance(rewards, Sequence) or len(rewards) != len(prompts):
-            got = len(rewards) if isinstance(rewards, Sequence) else type(rewards).__name__
-            self._bad(f"returned {got} instead of {len(prompts)} rewards, one a completion")
-            rewards = [None] * len(prompts)
+        return self.check(
+            self.function(prompts=prompts, completions=completions, **columns), len(prompts), columns.get("log_metric")
+        )
+
+    def check(self, rewards: Any, wanted: int, log_metric: Callable[[str, float], None] | None) -> list[float | None]:
+        """What a function returned, as `wanted` finite numbers or None; arrays and tensors are taken as lists."""
+        if isinstance(rewards, (np.ndarray, torch.Tensor)):
+            rewards = rewards.tolist()
+        if not isinstance(rewards, Sequence) or isinstance(rewards, str) or len(rewards) != wanted:
+            got = len(rewards) if isinstance(rewards, Sequence) else f"a {type(rewards).__name__}"
+            self._bad(f"returned {got} instead of a list of {wanted} rewards, one a completion")
+            rewards = [None] * wanted
         checked = [self._one(reward) for reward in rewards]
-        log_metric = columns.get("log_metric")
         if log_metric is not None:
             log_metric(f"rewards/{self.__name__}/left_out", sum(r is None for r in checked) / max(1, len(checked)))
         return checked
@@ -52,15 +61,19 @@ class CheckedReward:
 
 
 def checked(function: Any, on_bad: OnBadReward) -> Any:
-    """The function wrapped, where it is a plain synchronous one; reward models and coroutines pass and are checked after."""
-    plain = callable(function) and not isinstance(function, str) and not inspect.iscoroutinefunction(function)
-    return CheckedReward(function, on_bad) if plain and not _is_module(function) else function
+    """The function wrapped, a coroutine function in a coroutine; reward models, and names of them, pass and are checked after."""
+    if not callable(function) or isinstance(function, torch.nn.Module):
+        return function
+    wrapper = CheckedReward(function, on_bad)
+    if not inspect.iscoroutinefunction(function):
+        return wrapper
 
+    async def awaited(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        rewards = await function(prompts=prompts, completions=completions, **columns)
+        return wrapper.check(rewards, len(prompts), columns.get("log_metric"))
 
-def _is_module(function: Any) -> bool:
-    import torch
-
-    return isinstance(function, torch.nn.Module)
+    awaited.__name__ = wrapper.__name__
+    return awaited
 
 
 def _as_float(reward: Any) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from distillknob.rewards.models import Dtype
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.lora import Lora
 
@@ -44,9 +45,10 @@ class Recipe:
     @property
     def label(self) -> str:
         """The recipe with its sampling, as it stands in a SID."""
+        lora = "-lora" if self.lora is not None else ""
         if self.recipe != "seqkd":
-            return self.recipe
-        return f"seqkd-t{self.temperature:g}{'-right' if self.keep_right else ''}"
+            return self.recipe + lora
+        return f"seqkd-t{self.temperature:g}{'-right' if self.keep_right else ''}{lora}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class DistilConfig:
     task: TaskConfig
     recipe: Recipe
     seed: int
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
 
 
 def distil(config: DistilConfig, inputs: Mapping[str, Path], output: Path, work: Path) -> None:

@@ -29,8 +29,8 @@ class Breach:
 class Limits:
     """Guard limits, None for off. `kl_ceiling`: nats a token to the anchor; `entropy_floor`: nats a token; `truncation_ceiling`:
     share of completions cut off; `utility_floor`: mean task reward on the held-out slice. Means over the log entries of the last
-    `window` steps, so that one noisy batch doesn't end a run; the utility floor looks at each evaluation by itself, and a value
-    that is no number trips at once."""
+    `window` steps (fewer at the start), so that one noisy batch doesn't end a run; the utility floor looks at each evaluation by
+    itself, and a value that is no number trips at once."""
 
     kl_ceiling: float | None
     entropy_floor: float | None
@@ -41,12 +41,17 @@ class Limits:
 
 
 class GuardCallback(TrainerCallback):  # type: ignore[misc]
-    """Watches the trainer's own metrics; on a breach the training stops, and `breach` says why. `last_good` is the newest
-    checkpoint that was saved while every watched value was within its limit."""
+    """Watches the trainer's own metrics; on a breach the training stops, and `breach` says why.
+
+    `last_good` is the newest checkpoint whose weights were seen to be within every limit, `start` (the weights before the first
+    step) where there is none. What is logged at a step was measured before its update, so that a checkpoint is judged by the first
+    entry after it.
+    """
 
     def __init__(self, limits: Limits, task_reward: str) -> None:
         self.breach: Breach | None = None
         self.last_good: Path | None = None
+        self._unjudged: Path | None = None
         self._limits = limits
         self._watched = {
             "kl": ("kl_ceiling", limits.kl_ceiling, 1),
@@ -62,21 +67,20 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         for key, (guard, limit, sign) in self._watched.items():
             if limit is None or key not in logs:
                 continue
-            wanted = 1 if guard == "utility_floor" else entries
-            recent = self._recent.setdefault(key, deque(maxlen=wanted))
+            recent = self._recent.setdefault(key, deque(maxlen=1 if guard == "utility_floor" else entries))
             recent.append(math.nan if logs[key] is None else float(logs[key]))
             value = sum(recent) / len(recent)
-            broken = math.isnan(value) or (len(recent) == wanted and sign * value > sign * limit)
-            if broken and self.breach is None:
+            if self.breach is None and (math.isnan(value) or sign * value > sign * limit):
                 self.breach = Breach(step, guard, None if math.isnan(value) else value, limit, self._limits.action)
+        if "kl" in logs or "entropy" in logs:  # a training entry: it was measured on the weights of the checkpoint before it
+            if self._unjudged is not None and self._within_limits():
+                self.last_good = self._unjudged
+            self._unjudged = None
 
-    def within_limits(self) -> bool:
-        """Whether the newest value of everything watched, and the mean of the recent ones, are within their limits."""
-        return self.breach is None and all(
-            max(sign * recent[-1], sign * sum(recent) / len(recent)) <= sign * limit
-            for key, (_, limit, sign) in self._watched.items()
-            if limit is not None and (recent := self._recent.get(key))
-        )
+    def _within_limits(self) -> bool:
+        """Whether the newest value of everything watched is within its limit."""
+        newest = ((recent[-1], limit, sign) for key, (_, limit, sign) in self._watched.items() if (recent := self._recent.get(key)))
+        return self.breach is None and all(limit is not None and sign * value <= sign * limit for value, limit, sign in newest)
 
     def replay(self, state: TrainerState, folder: Path) -> None:
         """Takes up a resumed run where it was: looks at its whole log again, and at which of its checkpoints were good."""
@@ -87,7 +91,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         for step in range(state.global_step + 1):
             for logs in by_step[step]:
                 self.observe(step, logs, state.logging_steps)
-            self._saved(folder / f"checkpoint-{step}")
+            self._unjudged = self._saved(folder / f"checkpoint-{step}") or self._unjudged
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
@@ -97,12 +101,11 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         control.should_training_stop = control.should_training_stop or self.breach is not None
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Remembers a good checkpoint."""
-        self._saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        """Remembers a checkpoint, to be judged by what is measured on it."""
+        self._unjudged = self._saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
-    def _saved(self, checkpoint: Path) -> None:
-        if checkpoint.is_dir() and self.within_limits():
-            self.last_good = checkpoint
+    def _saved(self, checkpoint: Path) -> Path | None:
+        return checkpoint if checkpoint.is_dir() else None
 
     def record(self) -> list[dict[str, Any]]:
         """The breaches as they go into calibration.json."""
@@ -111,4 +114,4 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
     def steps_kept(self, taken: int) -> int:
         """How many of the `taken` steps are in the weights: fewer after a rollback."""
         restored = self.breach.restored if self.breach is not None else None
-        return taken if restored is None else int(restored.rpartition("-")[2])
+        return taken if restored is None else int(restored.removeprefix("checkpoint-").replace("start", "0"))

@@ -28,6 +28,18 @@ _MAX_NEW_TOKENS = 26
 S = TypeVar("S")
 
 
+def _check(settings: LabTeacher | LabProxy | LabStudent) -> None:
+    """Sizes and shares that can work."""
+    if settings.width < 16 or settings.width % 16:
+        raise ValueError("width: must be a multiple of 16 (heads of 16)")
+    for name, value in vars(settings).items():
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"{name}: must be at least 1")
+    for name in ("written", "base_written", "required"):
+        if not 0 <= vars(settings).get(name, 0.0) <= 1:
+            raise ValueError(f"{name}: must be a share from 0 to 1")
+
+
 @dataclass(frozen=True)
 class LabTeacher:
     """`base_steps` on a style that writes `base_written` of the states (leaving out has to be learnt), then `style_steps` that
@@ -43,6 +55,9 @@ class LabTeacher:
     rounds: int = 6
     validation_items: int = 1024
 
+    def __post_init__(self) -> None:
+        _check(self)
+
 
 @dataclass(frozen=True)
 class LabProxy:
@@ -55,6 +70,9 @@ class LabProxy:
     written: float = 0.8
     learning_rate: float = 3e-3
 
+    def __post_init__(self) -> None:
+        _check(self)
+
 
 @dataclass(frozen=True)
 class LabStudent:
@@ -64,6 +82,9 @@ class LabStudent:
     layers: int = 2
     steps: int = 150
     written: float = 0.8
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 @dataclass(frozen=True)

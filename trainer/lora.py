@@ -18,6 +18,8 @@ class Lora:
     def __post_init__(self) -> None:
         if self.r < 1:
             raise ValueError("r: must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError("dropout: must be from 0 to below 1")
 
     def peft_config(self) -> Any:
         """The adapter configuration for peft."""

@@ -32,16 +32,15 @@ class GRPOPolicy:
         if trainer.temperature != 1.0:  # the trainer's own pass divides logits by its temperature: score at 1 instead
             logps = completion_logps(trainer.model, prompt_ids, [list(ids) for ids in completion_ids])
             return [values.tolist() for values in logps]
-        device = trainer.accelerator.device
-        longest, keep = max(map(len, prompt_ids)), max(1, max(map(len, completion_ids)))
+        rows = [torch.tensor([*head, *tail]) for head, tail in zip(prompt_ids, completion_ids, strict=True)]
         pad = int(trainer.processing_class.pad_token_id)
-        ids_B_T = torch.full((len(prompt_ids), longest + keep), pad, device=device)
-        mask_B_T = torch.zeros_like(ids_B_T)
-        for row, (head, tail) in enumerate(zip(prompt_ids, completion_ids, strict=True)):
-            ids_B_T[row, longest - len(head) : longest + len(tail)] = torch.tensor([*head, *tail], device=device)
-            mask_B_T[row, longest - len(head) : longest + len(tail)] = 1
+        # Padded on the right, unlike the trainer's own batches: it passes no positions, and a model with learned ones needs them.
+        ids_B_T = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(trainer.accelerator.device)
+        lengths_B_1 = torch.tensor([[len(row)] for row in rows], device=ids_B_T.device)
+        mask_B_T = (torch.arange(ids_B_T.shape[1], device=ids_B_T.device) < lengths_B_1).long()
         with torch.no_grad():
             logps_B_T, _, _ = trainer._get_per_token_logps_and_entropies(
-                trainer.model, ids_B_T, mask_B_T, keep, batch_size=trainer.args.per_device_train_batch_size
+                trainer.model, ids_B_T, mask_B_T, ids_B_T.shape[1] - 1, batch_size=trainer.args.per_device_train_batch_size
             )
-        return [row[: len(tail)].tolist() for row, tail in zip(logps_B_T.float().cpu(), completion_ids, strict=True)]
+        ends = [(len(head) - 1, len(head) - 1 + len(tail)) for head, tail in zip(prompt_ids, completion_ids, strict=True)]
+        return [row[first:last].tolist() for row, (first, last) in zip(logps_B_T.float().cpu(), ends, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +47,7 @@ def train_on_pairs(
     from trl import SFTConfig, SFTTrainer
 
     from distillknob.trainer.checkpoints import last_checkpoint
+    from distillknob.trainer.progress import show_progress
 
     logging.getLogger("trl").setLevel(logging.ERROR)
     ids, labels = [], []
@@ -77,7 +77,7 @@ def train_on_pairs(
         save_total_limit=1,
         logging_steps=50,
         report_to=[],
-        disable_tqdm=not sys.stderr.isatty(),
+        disable_tqdm=True,  # our own bar shows less
         seed=seed,
         dataloader_pin_memory=False,
     )
@@ -89,6 +89,7 @@ def train_on_pairs(
         peft_config=peft_config,
         callbacks=list(callbacks),
     )
+    show_progress(trainer, ("loss",))
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
     return trainer.model, timeless(trainer.state.log_history)
 

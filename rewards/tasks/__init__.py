@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from distillknob.rewards.errors import UserError
-from distillknob.rewards.tasks.base import Split, Task
+from distillknob.rewards.tasks.base import Task
 from distillknob.rewards.tasks.chain import ChainTask
 from distillknob.rewards.tasks.jsonl import JsonlTask
 
@@ -31,6 +31,12 @@ class TaskConfig:
     answer_after: str = "####"
     max_new_tokens: int = 26
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """The data files by split."""
+        named = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: Path(name) for split, name in named.items() if name is not None}
+
     def __post_init__(self) -> None:
         files = [self.train, self.validation, self.test]
         if self.name == "jsonl" and None in files:
@@ -39,6 +45,8 @@ class TaskConfig:
             raise ValueError(f"train, validation and test are files of a jsonl task, not of {self.name}")
         if self.name == "jsonl" and self.verifier == "steps":
             raise ValueError("verifier: a jsonl task has no steps to check; valid: answer")
+        if not self.answer_after:
+            raise ValueError("answer_after: must not be empty")
         if self.max_new_tokens < 1:
             raise ValueError("max_new_tokens: must be at least 1")
 
@@ -47,9 +55,7 @@ def load_task(config: TaskConfig) -> Task:
     """The task that a config names; reads and checks its files."""
     if config.name == "chain":
         return ChainTask(config.verifier)
-    names: dict[Split, str | None] = {"train": config.train, "validation": config.validation, "test": config.test}
-    files: dict[Split, Path] = {split: Path(name) for split, name in names.items() if name}
-    for split, path in files.items():
+    for split, path in config.files.items():
         if not path.is_file():
             raise UserError(f"task.{split}: {path}: no such file; valid: a JSONL file with prompt and answer a line")
-    return JsonlTask(files, config.answer_after)
+    return JsonlTask(config.files, config.answer_after)

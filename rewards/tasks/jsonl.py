@@ -6,6 +6,7 @@ number, or as text with case and spaces folded. A row whose answer is empty can'
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from dataclasses import dataclass, field
@@ -24,24 +25,35 @@ _LONGEST_NUMBER = 64
 class JsonlTask:
     """See the module. `files`: the path of each split; they may share no prompt."""
 
-    files: dict[Split, Path]
+    files: dict[str, Path]
     answer_after: str = "####"
     name: str = "jsonl"
     explicit_max: float | None = None
-    _rows: dict[Split, list[Row]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rows: dict[str, list[Row]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
+        kinds: set[type] = set()
         for split, path in self.files.items():
             self._rows[split] = []
-            for number, row in read_numbered_jsonl(path):
+            ids: set[str] = set()
+            for number, raw in read_numbered_jsonl(path):
                 place = f"{path}:{number}"
-                self._rows[split].append(_row(row, place))
+                row = _row(raw, place)
+                self._rows[split].append(row)
+                kinds.add(type(row["prompt"]))
+                if len(kinds) > 1:
+                    raise UserError(f"{place}: prompts are texts in some rows and messages in others; valid: one kind in all files")
+                if row["id"] in ids:
+                    raise UserError(f"{place}: id: {row['id']!r} stands in an earlier row; valid: an id of its own, or none")
+                ids.add(row["id"])
                 first = seen.setdefault(repr(row["prompt"]), split)
                 if first != split:
                     raise UserError(f"{place}: this prompt is in the {first} file too; the splits must share no prompt")
             if not self._rows[split]:
                 raise UserError(f"{path}: no rows; valid: one JSON object a line with prompt and answer")
+            if not any(row["gold"].strip() for row in self._rows[split]):
+                raise UserError(f"{path}: every answer is empty, so nothing can be verified; valid: an answer in most rows")
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """`train`: `count` rows drawn by `seed` (again and again where the file has fewer); else the first `count` of the file."""
@@ -68,10 +80,11 @@ class JsonlTask:
         return None if correct is None else float(correct)
 
     def gold_text(self, row: Row) -> str:
-        """The row's `solution` where it has one, and the marked answer."""
-        solution = str(row.get("solution") or "").rstrip()
-        answer = self.answer_text(row)
-        return solution if self.answer_after in solution else f"{solution}\n{answer}".lstrip()
+        """The row's `solution`, and the marked answer where it isn't in it; UserError for a row without a solution."""
+        solution, answer = str(row.get("solution") or "").rstrip(), self.answer_text(row)
+        if not solution:
+            raise UserError(f"{row['place']}: solution: recipe sft trains on it; valid: a worked solution (or recipe answer_only)")
+        return solution if self.answer_after in solution else f"{solution}\n{answer}"
 
     def answer_text(self, row: Row) -> str:
         """The marker and the answer."""
@@ -79,18 +92,26 @@ class JsonlTask:
 
 
 def _row(row: Row, place: str) -> Row:
-    prompt = row.get("prompt")
-    messages = (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and all(isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in prompt)
-    )
-    if not messages and not (isinstance(prompt, str) and prompt):
+    prompt, answer, solution = row.get("prompt"), row.get("answer"), row.get("solution")
+    if isinstance(prompt, list) and prompt and all(_is_message(message) for message in prompt):
+        prompt = [{"role": message["role"], "content": message["content"]} for message in prompt]
+    elif not isinstance(prompt, str) or not prompt:
         raise UserError(f"{place}: prompt: must be a text or a list of messages with role and content")
-    if not isinstance(row.get("answer"), (str, int, float)) or isinstance(row.get("answer"), bool):
+    if not isinstance(answer, (str, int, float)) or isinstance(answer, bool):
         raise UserError(f"{place}: answer: must be a text or a number (an empty text: can't be verified)")
-    solution = {"solution": str(row["solution"])} if row.get("solution") else {}
-    return {"id": str(row.get("id", place)), "prompt": prompt, "gold": str(row["answer"]), **solution}
+    if not isinstance(solution, str | None):
+        raise UserError(f"{place}: solution: must be a text")
+    clean = {"id": str(place if row.get("id") is None else row["id"]), "prompt": prompt, "gold": str(answer), "place": place}
+    clean["solution"] = solution or ""
+    try:
+        json.dumps(clean, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{place}: holds half a character (a lone surrogate), which no tokenizer reads") from error
+    return clean
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
 
 
 def _same(answer: str, gold: str) -> bool:

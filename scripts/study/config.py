@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from distillknob.eval.rules import VerdictRules
+from distillknob.rewards.models import Dtype
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.calibrate import Calibration
 from distillknob.trainer.distil import Recipe
@@ -38,7 +39,7 @@ class Study:
     teacher: str = "lab"
     proxy: str = "lab"
     student: str = "lab"
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     etas: tuple[float, ...] = (0.0, -0.5)
     calibration_seeds: int = 1
     student_seeds: int = 5
@@ -51,22 +52,24 @@ class Study:
     verdicts: VerdictRules = field(default_factory=VerdictRules)
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name or self.name.startswith("."):
-            raise ValueError("name: must be a folder name: not empty, without / and not starting with a full stop")
+        if not self.name or "/" in self.name or self.name.startswith(".") or len(self.name) > 100 or not self.name.isprintable():
+            raise ValueError("name: must be a folder name of at most 100 characters, without / and not starting with a full stop")
         for name in ("jobs", "calibration_seeds", "student_seeds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1")
+            if not 1 <= getattr(self, name) <= 1000:
+                raise ValueError(f"{name}: must be from 1 to 1000")
         if 0.0 not in self.etas:
             raise ValueError("etas: must hold 0: the control teacher, without which nothing can be said of the others")
-        if len(set(self.etas)) < len(self.etas):
-            raise ValueError("etas: must differ")
+        if len({f"{eta:+g}" for eta in self.etas}) < len(self.etas):
+            raise ValueError("etas: must differ, in their first six digits")
         sign = {"distillable": 1, "undistillable": -1, None: 0}[self.calibration.direction]
         wrong = [eta for eta in self.etas if sign * eta < 0]
         if wrong:
             raise ValueError(f"etas: {wrong[0]:g} contradicts calibration.direction: {self.calibration.direction}")
         labels = [recipe.label for recipe in self.recipes]
         if not labels or len(set(labels)) < len(labels):
-            raise ValueError("recipes: at least one, and no two with the same recipe, temperature and keep_right")
+            raise ValueError("recipes: at least one, and no two with the same recipe, temperature, keep_right and use of LoRA")
+        if self.proxy != "lab" and self.proxy == self.student:
+            raise ValueError("proxy: must not be the student: a teacher calibrated against a student is no test of that student")
         if "lab" in (self.teacher, self.proxy, self.student) and self.task.name != "chain":
             raise ValueError(
                 f"task: the lab's models only know chain, not {self.task.name}; name teacher, proxy and student folders"

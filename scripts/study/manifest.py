@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distillknob.rewards.errors import UserError
-from distillknob.rewards.jsonl import write_json
+from distillknob.rewards.jsonl import read_json, write_json
 from distillknob.scripts.study.storage import code_version, hash_file, hash_items, hash_tree, read_markers
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "evaluate", "distillknob")
@@ -35,8 +35,10 @@ def write_manifest(
     rules differ from those in the manifest and a stage under students/ is finished: rules come first (method §5).
     """
     path = run / "manifest.json"
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if old and old["verdict_rules"] != json.loads(json.dumps(verdict_rules)):
+    old = read_json(path) if path.exists() else {}
+    if not isinstance(old, dict):
+        raise UserError(f"{path}: damaged; use a new --output")
+    if path.exists() and old.get("verdict_rules") != json.loads(json.dumps(verdict_rules)):
         trained = [marker for marker in read_markers(run).values() if marker["target"].startswith("students/")]
         if trained:
             raise UserError(

@@ -61,7 +61,7 @@ class StudyPlan:
 
     @property
     def _student_name(self) -> str:
-        return "lab" if self.study.student == "lab" else Path(self.study.student).name
+        return "lab" if self.study.student == "lab" else Path(self.study.student).resolve().name
 
     def _base(self, seed: int) -> str:
         return f"students/none/{self._student_name}-base/{seed}"
@@ -74,6 +74,10 @@ class StudyPlan:
     def _external(self, role: str, stage: str) -> dict[str, dict[str, Any]]:
         """The `inputs` or `files` of a stage that reads the model of a role."""
         return {"files": {role: self.models[role]}} if role in self.models else {"inputs": {role: stage}}
+
+    def _data(self, *splits: str) -> dict[str, dict[str, Any]]:
+        """The data files that a stage reads: it runs again where their contents change."""
+        return {"files": {split: path for split, path in self.study.task.files.items() if split in splits}}
 
     def _sources(self, *parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         merged: dict[str, dict[str, Any]] = {"inputs": {}, "files": {}}
@@ -96,7 +100,9 @@ class StudyPlan:
             teacher.eta,
             derive_seed(study.seed, "calibration", str(teacher.calibration_seed)),
         )
-        sources = self._sources(self._external("teacher", "teachers/orig"), self._external("proxy", "lab/proxy"))
+        sources = self._sources(
+            self._external("teacher", "teachers/orig"), self._external("proxy", "lab/proxy"), self._data("train", "validation")
+        )
         self.stages.append(Stage(target, target, "distillknob.trainer.calibrate:calibrate", config, **sources))
 
     def _teacher_cell(self, teacher: Teacher) -> None:
@@ -111,7 +117,9 @@ class StudyPlan:
             target = f"students/{tid}/{sid}/{seed}"
             config = DistilConfig(study.task, recipe, derive_seed(study.seed, "distil", seed), study.dtype)
             sources = self._sources(
-                self._external("student", self._base(base)), {} if teacher is None else self._teacher_source(teacher)
+                self._external("student", self._base(base)),
+                {} if teacher is None else self._teacher_source(teacher),
+                self._data("train"),
             )
             self.stages.append(Stage(target, target, "distillknob.trainer.distil:distil", config, **sources))
             self._predict(target, {"inputs": {"student": target}})
@@ -123,6 +131,7 @@ class StudyPlan:
             study.task, study.measure.items, derive_seed(study.seed, "predict"), study.measure.batch_size, study.dtype
         )
         renamed = {kind: {"model": next(iter(named.values()))} for kind, named in source.items() if named}
+        renamed = self._sources(renamed, self._data("test"))
         path = f"{target}/predictions.jsonl"
         self.stages.append(Stage(path, path, "distillknob.eval.predict:predict", config, **renamed))
 

@@ -14,6 +14,7 @@ from typing import Any
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_json
 
+_COMPARED = 64 * 2**20
 CODE = ("distillknob.rewards", "distillknob.eval", "distillknob.trainer")  # what a result depends on
 
 
@@ -57,12 +58,13 @@ def marker_path(run: Path, stage: str) -> Path:
 
 
 def read_marker(run: Path, stage: str) -> dict[str, Any] | None:
-    """The done-marker of a stage, or None where the stage never finished."""
+    """The done-marker of a stage, or None where the stage never finished or the marker is damaged."""
     try:
-        marker: dict[str, Any] = json.loads(marker_path(run, stage).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        marker = json.loads(marker_path(run, stage).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         return None
-    return marker
+    whole = isinstance(marker, dict) and {"fingerprint", "target", "outputs", "seconds"} <= marker.keys()
+    return marker if whole else None
 
 
 def read_markers(run: Path) -> dict[str, dict[str, Any]]:
@@ -73,11 +75,19 @@ def read_markers(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_finished(run: Path, marker: dict[str, Any] | None, target: str, fingerprint: str) -> bool:
-    """Whether a marker says so, for this fingerprint, and every output is there with the size noted in it."""
+    """Whether a marker says so, for this fingerprint, and every output is there as noted in it.
+
+    Contents are compared up to 64 MiB a file, above that the size alone: a study of large models must not read them all again.
+    """
     if marker is None or marker["fingerprint"] != fingerprint or marker["target"] != target:
         return False
-    paths = {run / name: output["bytes"] for name, output in marker["outputs"].items()}
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+    return all(_is_as_noted(run / name, noted) for name, noted in marker["outputs"].items())
+
+
+def _is_as_noted(path: Path, noted: dict[str, Any]) -> bool:
+    if not path.is_file() or path.stat().st_size != noted["bytes"]:
+        return False
+    return bool(noted["bytes"] > _COMPARED or hash_file(path) == noted["sha256"])
 
 
 def publish(run: Path, stage: str, target: str, output: Path, marker: dict[str, Any]) -> None:
