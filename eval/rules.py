@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass
 
+from distillknob.rewards.settings import said
+
 
 @dataclass(frozen=True)
 class VerdictRules:
     """Rules and margins, fixed in the manifest before a run (method §5); fractions, `collapse_fraction` is the ½ of the
     collapse rule."""
 
-    utility_margin: float = 0.02
-    collapse_fraction: float = 0.5
-    minimum_headroom: float = 0.10
-    confidence: float = 0.95
+    utility_margin: float = said(0.02, "accuracy that a calibrated teacher may lose, a fraction above 0")
+    collapse_fraction: float = said(0.5, "collapse: students keep less than this share of the control's gain, 0 to 1")
+    minimum_headroom: float = said(0.10, "gain of the control's students that a collapse verdict needs, 0 to 1")
+    confidence: float = said(0.95, "level of the two-sided intervals, 0.5 to below 1")
 
     def __post_init__(self) -> None:
         if not 0 < self.utility_margin <= 1:

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distillknob.rewards.settings import said
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
 from distillknob.trainer.calibrate import CalibrateConfig, Calibration
@@ -15,10 +16,10 @@ from distillknob.trainer.calibrate import CalibrateConfig, Calibration
 class CalibrateFile:
     """The file of `distillknob calibrate`: model folders of teacher and proxy, the dial, the task and the settings."""
 
-    teacher: str
-    proxy: str
-    eta: float
-    seed: int = 1
+    teacher: str = field(metadata={"help": "model to calibrate: a folder or a hub name"})
+    proxy: str = field(metadata={"help": "frozen scorer of texts: a folder or a hub name"})
+    eta: float = field(metadata={"help": "the dial: above 0 easier to copy, below 0 harder, 0 the control"})
+    seed: int = said(1, "seed of prompts, sampling and order, 0 or above")
     task: TaskConfig = field(default_factory=TaskConfig)
     calibration: Calibration = field(default_factory=Calibration)
 

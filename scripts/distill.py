@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distillknob.rewards.models import Dtype
+from distillknob.rewards.settings import said
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
 from distillknob.trainer.distil import DistilConfig, Recipe
@@ -16,10 +17,10 @@ from distillknob.trainer.distil import DistilConfig, Recipe
 class DistillFile:
     """The file of `distillknob distill`: model folders of student and teacher, the task and the recipe."""
 
-    student: str
-    teacher: str | None = None
-    seed: int = 1
-    dtype: Dtype = "float32"
+    student: str = field(metadata={"help": "model to train: a folder or a hub name"})
+    teacher: str | None = said(None, "model to copy: a folder or a hub name; recipe seqkd only")
+    seed: int = said(1, "seed of prompts, sampling and order, 0 or above")
+    dtype: Dtype = field(default="float32", metadata={"help": "number type of the weights; auto: as the model folder says"})
     task: TaskConfig = field(default_factory=TaskConfig)
     recipe: Recipe = field(default_factory=Recipe)
 

@@ -12,13 +12,20 @@ from distillknob.scripts.study.config import Study
 from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
 from distillknob.scripts.study.plan import StudyPlan
 
+_EPILOG = (
+    "Studies that come with the package: demo (the lab, about five minutes) and tiny (the whole chain in about half a minute). "
+    "Recipes are given in the file, or all at once as one flag: --recipes='[{recipe: seqkd, steps: 100}]'; lists likewise: "
+    "--etas='[0, -0.5]'."
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags; every key of the study file is one too."""
-    parser.add_argument("study", metavar="STUDY", help="a study file, or the name of one that comes with the package (demo)")
+    parser.add_argument("study", metavar="STUDY", help="a study file, or the name of one that comes with the package (demo, tiny)")
     parser.add_argument("--output", type=Path, help="run folder; default: runs/NAME")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     add_override_flags(parser.add_argument_group("keys of the study file"), Study)
+    parser.epilog = _EPILOG
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -88,6 +95,8 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     from distillknob.trainer.groups import check_groups
 
     models = {role: find_model(path, role) for role, path in study.external.items()}
+    if "proxy" in models and models["proxy"].resolve() == models.get("student", Path()).resolve():
+        raise UserError("proxy: must not be the student: a teacher calibrated against a student is no test of that student")
     task = load_task(study.task)
     test = len(task.rows("test", study.measure.items, 0))
     if test < study.measure.items:

@@ -95,12 +95,14 @@ def add_student(
             )
 
 
-def make_fake_run(folder: Path, *, seeds: int = 5, items: int = 40, hostile: bool = False) -> Path:
+def make_fake_run(
+    folder: Path, *, seeds: int = 5, items: int = 40, hostile: bool = False, calibration: dict[str, Any] | None = None
+) -> Path:
     """Writes a run folder (config, manifest, cells, predictions of 3 teachers, their students and S_0) and returns it.
 
-    `hostile`: texts, answers and the most frequent gold answer hold markup, control characters and a lone surrogate, and one
-    item can't be verified. The greedy cell of the original teacher is not written: add it by add_student(run, "orig",
-    GREEDY_SID, .8, temperature=0.0)."""
+    `calibration`: what calibration.json holds besides eta, {"steps": 100} by default. `hostile`: texts, answers and the most
+    frequent gold answer hold markup, control characters and a lone surrogate, and one item can't be verified. The greedy cell
+    of the original teacher is not written: add it by add_student(run, "orig", GREEDY_SID, .8, temperature=0.0)."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "name": folder.name,
@@ -150,8 +152,11 @@ def make_fake_run(folder: Path, *, seeds: int = 5, items: int = 40, hostile: boo
         )
         write_lines(folder / "teachers" / tid / "predictions.jsonl", predictions(tid, accuracy, items, hostile))
         if eta is not None:
-            (folder / "teachers" / tid / "calibration.json").write_text(json.dumps({"eta": eta, "steps": 100}), encoding="utf-8")
+            record = {"eta": eta, **(calibration or {"steps": 100})}
+            (folder / "teachers" / tid / "calibration.json").write_text(json.dumps(record), encoding="utf-8")
     write_lines(folder / "cells.jsonl", cells)
+    prompt = [{"role": "user", "content": HOSTILE}] if hostile else "2a+1b*2c-1d+0?"
+    write_lines(folder / "items.jsonl", [{"id": f"chain-{i}", "prompt": prompt, "gold": "0"} for i in range(items)])
     for tid, accuracy in STUDENTS.items():
         add_student(folder, tid, SID, accuracy, seeds=seeds, items=items, hostile=hostile)
     add_student(folder, "none", "lab-base", 0.22, seeds=seeds, items=items, recipe="base", temperature=None, hostile=hostile)

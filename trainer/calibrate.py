@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distillknob.rewards.models import Dtype
+from distillknob.rewards.settings import said
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.groups import check_groups
 from distillknob.trainer.lora import Lora
@@ -26,29 +27,45 @@ class Calibration:
     utility floor.
     """
 
-    steps: int = 100
-    prompts_per_step: int = 16
-    num_generations: int = 8
-    gradient_accumulation_steps: int = 1
-    learning_rate: float = 3e-4
-    beta: float = 0.05
-    calibration: Literal["log_ratio", "proxy_only"] = "log_ratio"
-    calibration_per: Literal["bytes", "none", "own_tokens"] = "bytes"
-    gate: Literal["none", "correct_only"] = "correct_only"
-    floor: float | None = -2.0
-    end_token: Literal["both", "none"] = "both"
-    direction: Literal["distillable", "undistillable"] | None = None
-    kl_ceiling: float | None = 0.4
-    entropy_floor: float | None = None
-    truncation_ceiling: float | None = 0.5
-    utility_floor: float | None = None
-    guard_action: Literal["stop", "rollback"] = "stop"
-    on_bad_reward: Literal["error", "leave_out"] = "error"
-    save_steps: int = 50
-    validation_items: int = 256
-    dtype: Dtype = "float32"
+    steps: int = said(100, "updates of the teacher")
+    prompts_per_step: int = said(16, "prompts an update")
+    num_generations: int = said(8, "completions a prompt, the group in which rewards are compared; 2 or more")
+    gradient_accumulation_steps: int = said(1, "parts that the completions of an update are trained in; must divide their number")
+    learning_rate: float = said(3e-4, "step size, constant over the run; above 0")
+    beta: float = said(0.05, "weight of the KL to the original teacher, 0 or above; 0: no anchor")
+    calibration: Literal["log_ratio", "proxy_only"] = said(
+        "log_ratio", "log_ratio: the proxy's log-probability less the teacher's; proxy_only: alone"
+    )
+    calibration_per: Literal["bytes", "none", "own_tokens"] = said(
+        "bytes", "what it is divided by: UTF-8 bytes, none, or each side's own tokens"
+    )
+    gate: Literal["none", "correct_only"] = said(
+        "correct_only", "correct_only: calibration reward among right completions; none: among all"
+    )
+    floor: float | None = said(-2.0, "nats a byte, below 0: no proxy token counts for less (null: no floor)")
+    end_token: Literal["both", "none"] = said("both", "both: the end token is scored on both sides; none: on neither")
+    direction: Literal["distillable", "undistillable"] | None = said(
+        None, "optional statement of the aim; an eta of the other sign is refused"
+    )
+    kl_ceiling: float | None = said(0.4, "guard: KL to the original teacher, nats a token (null: off)")
+    entropy_floor: float | None = said(None, "guard: the teacher's entropy, nats a token (null: off)")
+    truncation_ceiling: float | None = said(0.5, "guard: share of completions that are cut off, 0 to 1 (null: off)")
+    utility_floor: float | None = said(None, "guard: mean task reward on held-out prompts (null: off)")
+    guard_action: Literal["stop", "rollback"] = said(
+        "stop", "on a breach, stop keeps the weights, rollback takes the last good ones"
+    )
+    on_bad_reward: Literal["error", "leave_out"] = said(
+        "error", "an infinite or invalid reward ends the run, or is left out and counted"
+    )
+    save_steps: int = said(50, "updates between checkpoints, and between evaluations of utility_floor")
+    validation_items: int = said(256, "held-out prompts for utility_floor and the final KL, 1 or more")
+    dtype: Dtype = field(
+        default="float32", metadata={"help": "number type of the weights; in a study, set the study's dtype instead"}
+    )
     lora: Lora | None = None
-    trl: dict[str, Any] | None = None
+    trl: dict[str, Any] | None = field(
+        default=None, metadata={"help": "further arguments of TRL's GRPOConfig, such as {max_grad_norm: 0.5}"}
+    )
 
     def __post_init__(self) -> None:
         for name in ("steps", "prompts_per_step", "gradient_accumulation_steps", "save_steps", "validation_items"):
@@ -58,6 +75,8 @@ class Calibration:
             raise ValueError("learning_rate: must be above 0")
         if self.beta < 0:
             raise ValueError("beta: must be 0 or above")
+        if self.beta == 0 and self.kl_ceiling is not None:
+            raise ValueError("kl_ceiling: with beta 0 no KL is measured: set kl_ceiling: null")
         if self.floor is not None and self.floor >= 0:
             raise ValueError("floor: must be below 0 nats a byte, or null")
         batch = self.prompts_per_step * self.num_generations

@@ -40,7 +40,9 @@ class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
     entropy_floor: float | None = field(default=None, metadata={"help": "Guard: entropy of the policy, nats a token."})
     truncation_ceiling: float | None = field(default=None, metadata={"help": "Guard: share of completions cut off."})
     utility_floor: float | None = field(default=None, metadata={"help": "Guard: mean task reward on eval_dataset."})
-    guard_action: Action = field(default="stop", metadata={"help": "stop, or rollback to the last checkpoint before the breach."})
+    guard_action: Action = field(
+        default="stop", metadata={"help": "stop, or rollback to the newest checkpoint that was seen to be within the limits."}
+    )
     beta: float = field(default=0.05, metadata={"help": "Weight of the KL to the anchor."})
     disable_dropout: bool = field(default=True, metadata={"help": "Dropout off in policy and anchor."})
 
@@ -99,6 +101,8 @@ class CalibrationConfig(GRPOConfig):  # type: ignore[misc]
                 raise UserError(f"{name}: must be a finite number, not {value!r}")
         if self.beta < 0:
             raise UserError(f"beta: must be 0 or above, not {self.beta:g}")
+        if self.beta == 0 and self.kl_ceiling is not None:
+            raise UserError("kl_ceiling: with beta 0 no KL is measured: leave kl_ceiling out")
         if self.proxy_batch_size < 1:
             raise UserError(f"proxy_batch_size: must be at least 1, not {self.proxy_batch_size}")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from distillknob.rewards.models import Dtype
+from distillknob.rewards.settings import said
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.lora import Lora
 
@@ -22,13 +23,15 @@ class Recipe:
     rejects. `sft`: on gold solutions. `answer_only`: on bare answers. `samples` prompts, `steps` updates of `batch_size`.
     """
 
-    recipe: RecipeName = "seqkd"
-    temperature: float = 1.0
-    keep_right: bool = False
-    samples: int = 1000
-    steps: int = 500
-    batch_size: int = 32
-    learning_rate: float = 2e-3
+    recipe: RecipeName = field(
+        default="seqkd", metadata={"help": "seqkd: the teacher's samples; sft: gold solutions; answer_only: bare answers"}
+    )
+    temperature: float = said(1.0, "of the teacher's samples, 0 (greedy) or above; seqkd only")
+    keep_right: bool = said(False, "leave out samples that the verifier rejects; seqkd only")
+    samples: int = said(1000, "training texts, one a prompt; beyond the training rows, prompts repeat")
+    steps: int = said(500, "updates of the student")
+    batch_size: int = said(32, "texts an update")
+    learning_rate: float = said(2e-3, "step size, held for 60 % of the steps, then falling to 1 %; above 0")
     lora: Lora | None = None
 
     def __post_init__(self) -> None:

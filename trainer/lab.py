@@ -15,6 +15,7 @@ from distillknob.eval.generation import generate
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_jsonl
 from distillknob.rewards.seeds import derive_seed
+from distillknob.rewards.settings import said
 from distillknob.rewards.tasks.chain import ALPHABET, UNIT, ChainTask, parse, working
 from distillknob.trainer.supervised import Supervised, save_model, train_on_pairs
 
@@ -45,15 +46,15 @@ class LabTeacher:
     """`base_steps` on a style that writes `base_written` of the states (leaving out has to be learnt), then `style_steps` that
     set the prior to `written`; then rounds of `style_steps` until `required` sampled accuracy on validation items, or refusal."""
 
-    width: int = 64
-    layers: int = 3
-    base_steps: int = 2400
-    base_written: float = 0.35
-    style_steps: int = 400
-    written: float = 0.8
-    required: float = 0.98
-    rounds: int = 6
-    validation_items: int = 1024
+    width: int = said(64, "hidden size, a multiple of 16 (heads of 16)")
+    layers: int = said(3, "layers of the model")
+    base_steps: int = said(2400, "updates on the terse style")
+    base_written: float = said(0.35, "share of states written in the terse style, 0 to 1")
+    style_steps: int = said(400, "updates of a round on the style that it is to show")
+    written: float = said(0.8, "share of states written in that style, 0 to 1")
+    required: float = said(0.98, "sampled accuracy on validation items below which it is refused, 0 to 1")
+    rounds: int = said(6, "rounds of style_steps at most until it is reached")
+    validation_items: int = said(1024, "items that accuracy is taken on")
 
     def __post_init__(self) -> None:
         _check(self)
@@ -63,12 +64,12 @@ class LabTeacher:
 class LabProxy:
     """Smaller, other tokens (characters), less competent: few problems, so that it knows the style but not the long hops."""
 
-    width: int = 48
-    layers: int = 2
-    steps: int = 900
-    problems: int = 2000
-    written: float = 0.8
-    learning_rate: float = 3e-3
+    width: int = said(48, "hidden size, a multiple of 16 (heads of 16)")
+    layers: int = said(2, "layers of the model")
+    steps: int = said(900, "updates")
+    problems: int = said(2000, "different worked problems that it learns from")
+    written: float = said(0.8, "share of states written in them, 0 to 1")
+    learning_rate: float = said(3e-3, "step size, held for 60 % of the steps, then falling to 1 %")
 
     def __post_init__(self) -> None:
         _check(self)
@@ -78,10 +79,10 @@ class LabProxy:
 class LabStudent:
     """S_0: a weak base that knows the format and little else. Its initialisation is the seed's, the same in every cell."""
 
-    width: int = 48
-    layers: int = 2
-    steps: int = 150
-    written: float = 0.8
+    width: int = said(48, "hidden size, a multiple of 16 (heads of 16)")
+    layers: int = said(2, "layers of the model")
+    steps: int = said(150, "updates of the student before distillation")
+    written: float = said(0.8, "share of states written in its training texts, 0 to 1")
 
     def __post_init__(self) -> None:
         _check(self)

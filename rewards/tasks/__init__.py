@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from distillknob.rewards.errors import UserError
+from distillknob.rewards.settings import said
 from distillknob.rewards.tasks.base import Task
 from distillknob.rewards.tasks.chain import ChainTask
 from distillknob.rewards.tasks.jsonl import JsonlTask
@@ -23,13 +24,15 @@ class TaskConfig:
     completion.
     """
 
-    name: Literal["chain", "jsonl"] = "chain"
-    verifier: Verifier = "answer"
-    train: str | None = None
-    validation: str | None = None
-    test: str | None = None
-    answer_after: str = "####"
-    max_new_tokens: int = 26
+    name: Literal["chain", "jsonl"] = said("chain", "chain: the lab's arithmetic; jsonl: your own files")
+    verifier: Verifier = field(
+        default="answer", metadata={"help": "what the task reward checks: the answer, or written steps too (chain only)"}
+    )
+    train: str | None = said(None, "JSONL file to train on: prompt, answer, and solution for recipe sft (jsonl only)")
+    validation: str | None = said(None, "JSONL file held out for utility_floor and the final KL (jsonl only)")
+    test: str | None = said(None, "JSONL file that every model answers (jsonl only)")
+    answer_after: str = said("####", "the answer follows this mark's last occurrence (jsonl only)")
+    max_new_tokens: int = said(26, "longest completion, tokens, in training and measurement")
 
     @property
     def files(self) -> dict[str, Path]:

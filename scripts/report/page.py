@@ -4,102 +4,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import re
 import shutil
 import tempfile
-import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import read_jsonl
+from distillknob.scripts.report import words
 from distillknob.scripts.report.figures import Look, dial, signed
+from distillknob.scripts.report.inputs import read_config, read_manifest, read_prompts, read_samples, read_summary
+from distillknob.scripts.report.words import NBSP, fold, pct
 
 Json = dict[str, Any]
 
-CUT = 400  # characters of a model text shown before the fold
 ITEMS = 12  # test items whose traces are shown: the first half by order, the rest where the teachers' answers differ
 RECIPES = {"seqkd": "SeqKD", "sft": "gold traces", "answer_only": "gold answers only", "base": "S_0, before distillation"}
-MARKS = {"holds": "yes", "does not hold": "no", "undecided": "open"}
-# Unicode categories of characters that a reader cannot see, or that reorder the text around them.
-HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-NBSP = "\u00a0"
-
-
-def visible(text: str) -> Markup:
-    """HTML of a hostile text: markup escaped; control, bidi, zero-width and unassigned characters shown by their code point.
-
-    Newline and tab stay. The attribute is unquoted so that the result is harmless inside a quoted attribute, too. Source: ours.
-    """
-    parts: list[Markup | str] = []
-    for piece in re.split(r"([^\x20-\x7e\n\t])", text):
-        if len(piece) == 1 and piece not in "\n\t" and unicodedata.category(piece) in HIDDEN:
-            parts.append(Markup(f"<span class=ctl>U+{ord(piece):04X}</span>"))
-        else:
-            parts.append(escape(piece))
-    return Markup("").join(parts)
-
-
-def _show(value: object) -> object:
-    """Applied to whatever the template prints: a dash for nothing, `visible` for every text that is not HTML of ours."""
-    if value is None or value == "":
-        return "—"
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def pct(value: float | None) -> str:
-    """A fraction as percent with one decimal, a dash where it is undefined."""
-    return "—" if value is None else f"{100 * value:.1f}{NBSP}%".replace("-", "−")
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number with fixed decimals, a dash where it is undefined."""
-    return "—" if value is None else f"{value:.{digits}f}".replace("-", "−")
-
-
-def interval(cell: Mapping[str, Any] | None, digits: int | None = None) -> str:
-    """`value (low–high)` of an interval object, in percent (one decimal), or as numbers where `digits` is given."""
-    if not cell or cell.get("value") is None:
-        return "—"
-    scale, places = (100.0, 1) if digits is None else (1.0, digits)
-    unit = f"{NBSP}%" if digits is None else ""
-    value, low, high = (None if cell.get(k) is None else scale * float(cell[k]) for k in ("value", "low", "high"))
-    text = f"{number(value, places)}{unit}"
-    return text if low is None or high is None else f"{text} ({number(low, places)}–{number(high, places)})"
-
-
-def stack(cell: Mapping[str, Any] | None, digits: int | None = None) -> Markup:
-    """`interval` for a table: the brackets on a line of their own."""
-    value, _, limits = interval(cell, digits).partition(" (")
-    return escape(value) + (Markup('<span class="small">({}</span>').format(limits) if limits else Markup(""))
-
-
-def points(cell: Mapping[str, Any] | None) -> str:
-    """A difference of accuracies in points, with its 95 % interval where there is one."""
-    if not cell or cell.get("value") is None:
-        return "—"
-    ends = [None if cell.get(k) is None else f"{100 * float(cell[k]):+.1f}".replace("-", "−") for k in ("value", "low", "high")]
-    value, low, high = ends
-    return f"{value} points" + (f" (95{NBSP}% interval {low} to {high})" if low is not None and high is not None else "")
-
-
-def p_value(value: float | None) -> str:
-    """A p value with three decimals, a dash where it is undefined."""
-    if value is None:
-        return "—"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def fold(text: str | None) -> Json:
-    """A model text cut after CUT characters: {"head", "rest", "more": characters behind the fold}."""
-    text = text or ""
-    return {"head": text[:CUT], "rest": text[CUT:], "more": max(0, len(text) - CUT)}
 
 
 def teacher_names(teachers: Mapping[str, Json]) -> dict[str, str]:
@@ -142,19 +65,18 @@ def student_rows(summary: Json, tids: Mapping[str, str], sids: Mapping[str, str]
     extra = {"gold": "gold data", "none": "no teacher (S_0)"}
     order = [*(t for t in tids if t in students), *(t for t in students if t not in tids)]
     return [
-        {"tid": tid, "sid": sid, "teacher": tids.get(tid) or extra.get(tid, tid), "student": sids[sid], "cell": cell or {}}
+        {
+            "tid": tid,
+            "sid": sid,
+            "eta": summary["teachers"].get(tid, {}).get("eta"),
+            "teacher": tids.get(tid) or extra.get(tid, tid),
+            "student": sids[sid],
+            "cell": students[tid][sid] or {},
+        }
         for tid in order
-        for sid, cell in (students[tid] or {}).items()
+        for sid in sids
+        if sid in students[tid]
     ]
-
-
-def _by_id(path: Path) -> dict[str, Json]:
-    """First temperature-1 prediction of each item, in file order; empty where the file is missing."""
-    found: dict[str, Json] = {}
-    for row in read_jsonl(path) if path.is_file() else ():
-        if row.get("decoding") == "t1":
-            found.setdefault(str(row["id"]), row)
-    return found
 
 
 def _shown(row: Json | None, name: str) -> Json | None:
@@ -165,15 +87,17 @@ def _shown(row: Json | None, name: str) -> Json | None:
 
 
 def traces(run: Path, summary: Json, tids: Mapping[str, str], sids: Mapping[str, str]) -> Json:
-    """Traces side by side: {"seed", "items": [{"id", "gold", "cells": [{"teacher", "students"}]}]} for up to ITEMS test items.
+    """Traces side by side of up to ITEMS test items.
 
+    Returns {"seed", "items": [{"id", "prompt" (None where the run kept none), "gold", "cells": [{"teacher", "students"}]}]}.
     The first half are the first items of the file; the rest are the first on which the teachers' answers differ (ours).
     """
-    teachers = {tid: _by_id(run / "teachers" / tid / "predictions.jsonl") for tid in tids}
+    teachers = {tid: read_samples(run / "teachers" / tid / "predictions.jsonl") for tid in tids}
+    prompts = read_prompts(run)
     students: Json = summary.get("students") or {}
     seeds = sorted({s for tid in tids for c in (students.get(tid) or {}).values() for s in (c or {}).get("seeds") or []})
     taught = {
-        (tid, sid): _by_id(run / "students" / tid / sid / str(seeds[0]) / "predictions.jsonl")
+        (tid, sid): read_samples(run / "students" / tid / sid / str(seeds[0]) / "predictions.jsonl")
         for tid in tids
         for sid in (students.get(tid) or {})
         if seeds
@@ -188,7 +112,8 @@ def traces(run: Path, summary: Json, tids: Mapping[str, str], sids: Mapping[str,
         for tid in tids:
             copies = [_shown(rows.get(item), sids[sid]) for (t, sid), rows in taught.items() if t == tid]
             cells.append({"teacher": _shown(teachers[tid].get(item), tids[tid]), "students": [c for c in copies if c]})
-        items.append({"id": item, "gold": fold(None if gold is None else str(gold)), "cells": cells})
+        prompt = fold(prompts[item]) if item in prompts else None
+        items.append({"id": item, "prompt": prompt, "gold": fold(None if gold is None else str(gold)), "cells": cells})
     return {"seed": seeds[0] if seeds else None, "items": items}
 
 
@@ -211,53 +136,62 @@ def _pictures(summary: Json, sids: Mapping[str, str]) -> tuple[dict[str, str], d
     return uris, {"dial.svg": drawn["light"], "dial.png": dial(summary, sids, looks["light"], "png")}
 
 
+def measured(summary: Json, measure: str) -> bool:
+    """Whether any teacher's traces have a value of this measure: a task without it has no column and no sentence for it."""
+    return any(((t.get("traces") or {}).get(measure) or {}).get("value") is not None for t in summary["teachers"].values())
+
+
 def _environment() -> Environment:
-    """Jinja with escaping on, and `_show` between every expression and the page."""
+    """Jinja with escaping on, and `show` between every expression and the page."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_show,
+        finalize=words.show,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters.update(pct=pct, number=number, interval=interval, stack=stack, points=points, p=p_value, fold=fold, signed=signed)
+    env.filters.update(pct=pct, number=words.number, interval=words.interval, stack=words.stack, points=words.points)
+    env.filters.update(p=words.p_value, tidy=words.tidy, guard=words.guard_sentence, shares=words.shares_sentence)
+    env.globals.update(off_aim=words.off_aim, overlap=words.overlap, always_chance=words.always_chance, marks=words.MARKS)
     return env
 
 
 def render(run: Path) -> dict[str, bytes]:
-    """The files of the report by name (index.html, dial.svg, dial.png). Raises UserError where the run was not measured yet."""
-    source = run / "measures" / "summary.json"
-    if not source.is_file():
-        raise UserError(f"{source}: not found; the report needs a measured run (first: distillknob run CONFIG)")
-    summary: Json = json.loads(source.read_text(encoding="utf-8"))
-    manifest: Json = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
-    config = (run / "config.yaml").read_text(encoding="utf-8")
+    """The files of the report by name (index.html, dial.svg, dial.png).
+
+    Raises UserError where the run was not measured yet, and for a file of another structure.
+    """
+    summary, manifest = read_summary(run), read_manifest(run)
+    config, settings = read_config(run)
     tids = teacher_names(summary["teachers"])
     sids = student_names(summary, read_jsonl(run / "cells.jsonl"))
     rows = student_rows(summary, tids, sids)
     uris, files = _pictures(summary, sids)
-    env = _environment()
-    text = env.get_template("template.html")
-    style = re.search(r"<style>(.*?)</style>", (Path(__file__).parent / "template.html").read_text(encoding="utf-8"), re.DOTALL)
-    assert style is not None
-    html = text.render(
-        name=summary.get("name") or run.name,
-        run=run.name,
-        summary=summary,
-        manifest=manifest,
-        config=config,
-        marks=MARKS,
-        rules=summary.get("rules") or {},
-        settings=yaml.safe_load(config) or {},
-        tids=tids,
-        sids=sids,
-        rows=rows,
-        uris=uris,
-        alt=alt_text(summary, tids, rows),
-        traces=traces(run, summary, tids, sids),
-        style_hash=base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode(),
+    style = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+    html = (
+        _environment()
+        .get_template("template.html")
+        .render(
+            name=summary["name"] or run.name,
+            run=run.name,
+            summary=summary,
+            manifest=manifest,
+            config=config,
+            rules=summary["rules"],
+            settings=settings,
+            tids=tids,
+            sids=sids,
+            rows=rows,
+            uris=uris,
+            alt=alt_text(summary, tids, rows),
+            traces=traces(run, summary, tids, sids),
+            explicit=measured(summary, "explicit"),
+            validity=measured(summary, "step_validity"),
+            style=Markup(style),
+            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        )
     )
     return {"index.html": html.encode(), **files}
 
@@ -266,7 +200,7 @@ def write_report(run: Path) -> Path:
     """Writes RUN/report/ (index.html, dial.svg, dial.png) from the run's measures and predictions; returns the page's path.
 
     The folder appears whole: it is written beside the old one and put in its place by rename. Equal inputs give equal bytes.
-    Raises UserError where measures/summary.json is missing. Source: ours (method §5 for what the figures mean).
+    Raises UserError as `render`. Source: ours (method §5 for what the figures mean).
     """
     files = render(run)
     fresh = Path(tempfile.mkdtemp(prefix=".report-", dir=run))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from distillknob.eval.rules import VerdictRules
 from distillknob.rewards.models import Dtype
+from distillknob.rewards.settings import said
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.calibrate import Calibration
 from distillknob.trainer.distil import Recipe
@@ -16,8 +17,8 @@ from distillknob.trainer.lab import Lab
 class Measure:
     """Test items a model, each answered greedily and at temperature 1, and the rows of a generation batch."""
 
-    items: int = 2048
-    batch_size: int = 512
+    items: int = said(2048, "test items that every model answers, 2 or more")
+    batch_size: int = said(512, "rows of a generation batch")
 
     def __post_init__(self) -> None:
         if self.items < 2 or self.batch_size < 1:
@@ -33,21 +34,23 @@ class Study:
     needs; null: only where an eta is above 0.
     """
 
-    name: str
-    seed: int = 1
-    jobs: int = 2
-    teacher: str = "lab"
-    proxy: str = "lab"
-    student: str = "lab"
-    dtype: Dtype = "float32"
-    etas: tuple[float, ...] = (0.0, -0.5)
-    calibration_seeds: int = 1
-    student_seeds: int = 5
-    greedy_original: bool | None = None
+    name: str = field(metadata={"help": "name of the study, and of its folder under runs/"})
+    seed: int = said(1, "root seed; every other seed is derived from it by name")
+    jobs: int = said(2, "stages at once, one thread each, 1 to 1000; take 1 on a GPU")
+    teacher: str = said("lab", "model to calibrate: a folder, a hub name, or lab (made from scratch)")
+    proxy: str = said("lab", "frozen scorer of texts: a folder, a hub name, or lab; never the student")
+    student: str = said("lab", "model to distil into: a folder, a hub name, or lab")
+    dtype: Dtype = field(default="float32", metadata={"help": "number type of the weights; auto: as the model folder says"})
+    etas: tuple[float, ...] = said((0.0, -0.5), "dials: above 0 easier to copy, below 0 harder; must hold 0, the control")
+    calibration_seeds: int = said(1, "calibrated teachers an eta, 1 to 1000; 5 or more to speak of an eta")
+    student_seeds: int = said(5, "students a cell, 1 to 1000; verdicts on students need 5 or more")
+    greedy_original: bool | None = said(None, "students of the original's greedy samples (null: where an eta is above 0)")
     task: TaskConfig = field(default_factory=TaskConfig)
     lab: Lab = field(default_factory=Lab)
     calibration: Calibration = field(default_factory=Calibration)
-    recipes: tuple[Recipe, ...] = (Recipe(),)
+    recipes: tuple[Recipe, ...] = field(
+        default=(Recipe(),), metadata={"help": "how students are made, each a section as in distill.yaml's recipe"}
+    )
     measure: Measure = field(default_factory=Measure)
     verdicts: VerdictRules = field(default_factory=VerdictRules)
 
@@ -68,8 +71,6 @@ class Study:
         labels = [recipe.label for recipe in self.recipes]
         if not labels or len(set(labels)) < len(labels):
             raise ValueError("recipes: at least one, and no two with the same recipe, temperature, keep_right and use of LoRA")
-        if self.proxy != "lab" and self.proxy == self.student:
-            raise ValueError("proxy: must not be the student: a teacher calibrated against a student is no test of that student")
         if "lab" in (self.teacher, self.proxy, self.student) and self.task.name != "chain":
             raise ValueError(
                 f"task: the lab's models only know chain, not {self.task.name}; name teacher, proxy and student folders"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from pydantic.fields import FieldInfo
 
-_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", NoneType: "null"}
+_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", NoneType: "null", Any: "any value"}
 _LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "multiple_of": "that is a multiple of {}"}
 _LENGTHS = {"min_length": "(length ≥ {})", "max_length": "(length ≤ {})"}
 

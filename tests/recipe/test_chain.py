@@ -128,7 +128,7 @@ def test_calibrate_then_distill_by_hand(models: Path, tmp_path: Path, capsys: py
 def test_a_study_of_ones_own_models_and_data(models: Path, tmp_path: Path) -> None:
     for split in ("train", "validation", "test"):
         rows = tiny.TASK.rows(split, 40, 1)  # type: ignore[arg-type]
-        lines = [json.dumps({"prompt": row["prompt"], "answer": row["gold"]}) for row in rows]
+        lines = [json.dumps({"prompt": row["prompt"], "answer": row["gold"], "solution": tiny.TASK.gold_text(row)}) for row in rows]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
     study = {
         "name": "own",

@@ -15,6 +15,7 @@ from distillknob.scripts.cli import COMMANDS, main
 from distillknob.trainer.supervised import save_model
 
 TINY = "name: x\n"
+OWN = TINY + "teacher: m\nproxy: m\nstudent: s\n"
 MISTAKES = {
     "missing file": (["run", "nowhere.yaml"], "nowhere.yaml"),
     "unknown key": (["run", "s.yaml"], "s.yaml:2: etaa: unknown key", TINY + "etaa: 1\n"),
@@ -42,9 +43,17 @@ MISTAKES = {
     "output is something else": (["run", "s.yaml", "--output=bare"], "--output: bare is not an empty folder", TINY),
     "data": (
         ["run", "s.yaml"],
-        "data.jsonl",
-        TINY + "teacher: m\nproxy: m\nstudent: m\ntask: {name: jsonl, train: data.jsonl, validation: v.jsonl, test: t.jsonl}\n",
+        "data.jsonl:2: prompt: must be",
+        OWN + "task: {name: jsonl, train: data.jsonl, validation: v.jsonl, test: t.jsonl}\n",
     ),
+    "sft without solutions": (
+        ["run", "s.yaml", "--measure.items=2"],
+        "v.jsonl:1: solution: recipe sft trains on it",
+        OWN + "recipes: [{recipe: sft}]\ntask: {name: jsonl, train: v.jsonl, validation: u.jsonl, test: t.jsonl}\n",
+    ),
+    "proxy is the student": (["run", "s.yaml"], "proxy: must not be the student", TINY + "proxy: m\nstudent: m\n"),
+    "lab width": (["run", "s.yaml", "--lab.teacher.width=33"], "width: must be a multiple of 16", TINY),
+    "output in a model": (["run", "s.yaml", "--output=m/runs", "--measure.items=2"], "lies in the teacher's model folder m", OWN),
     "not a run": (["measure", "bare"], "not a run folder"),
     "not measured": (["report", "nowhere"], "not a run folder"),
     "no teacher": (["distill", "--student=m", "--output=o"], "teacher: seqkd needs one"),
@@ -56,6 +65,7 @@ MISTAKES = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     save_model(*tiny.teacher(), folder / "m")
+    save_model(*tiny.teacher(), folder / "s")
     for name in ("pickled", "bare"):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text('{"model_type": "llama"}')
@@ -65,7 +75,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bare" / "model.safetensors").write_bytes(b"x")
     (folder / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n{"prompt": 3, "answer": "b"}\n')
     (folder / "v.jsonl").write_text('{"prompt": "c", "answer": "b"}\n')
-    (folder / "t.jsonl").write_text('{"prompt": "d", "answer": "b"}\n')
+    (folder / "u.jsonl").write_text('{"prompt": "e", "answer": "b"}\n')
+    (folder / "t.jsonl").write_text('{"prompt": "d", "answer": "b"}\n{"prompt": "f", "answer": "b"}\n')
     return folder
 
 

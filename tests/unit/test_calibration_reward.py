@@ -165,7 +165,9 @@ def test_a_bad_reward_names_the_function_or_is_left_out_and_counted(bad: Any) ->
     assert logged == {"rewards/graded/left_out": 0.25}
 
 
-@pytest.mark.parametrize("bad", [[1.0], [1.0] * 5, [], None, 3.0, "abcd", {"a": 1.0}, torch.ones(4)], ids=repr)
+@pytest.mark.parametrize(
+    "bad", [[1.0], [1.0] * 5, [], None, 3.0, "abcd", {"a": 1.0}, torch.ones(3), torch.tensor(1.0), np.ones(5)], ids=repr
+)
 def test_what_is_no_list_of_the_right_length_names_the_function_or_is_left_out(bad: Any) -> None:
     def graded(prompts: list[str], completions: list[str], **_: Any) -> Any:
         return bad
@@ -175,6 +177,14 @@ def test_what_is_no_list_of_the_right_length_names_the_function_or_is_left_out(b
     logged: dict[str, float] = {}
     assert CheckedReward(graded, "leave_out")(["p"] * 4, ["c"] * 4, log_metric=logged.__setitem__) == [None] * 4
     assert logged == {"rewards/graded/left_out": 1.0}
+
+
+@pytest.mark.parametrize("given", [torch.tensor([0.5, math.nan]), np.array([0.5, math.nan]), (0.5, None)], ids=repr)
+def test_tensors_arrays_and_tuples_are_taken_as_lists(given: Any) -> None:
+    got = CheckedReward(lambda prompts, completions, **_: given, "error")(["p"] * 2, ["c"] * 2)
+    assert got == [0.5, None] and type(got[0]) is float
+    with pytest.raises(UserError, match=r"returned '\[0\.5"):  # a column of numbers is a list of lists
+        CheckedReward(lambda prompts, completions, **_: torch.tensor([[0.5], [1.0]]), "error")(["p"] * 2, ["c"] * 2)
 
 
 def test_an_integer_beyond_float_is_a_bad_reward() -> None:
@@ -206,6 +216,16 @@ def infinite_second(prompts: list[str], completions: list[str], **_: Any) -> lis
 
 async def infinite_later(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
     return infinite_second(prompts, completions)
+
+
+async def too_few_later(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
+    return [1.0]
+
+
+def test_a_coroutine_function_that_returns_too_few_rewards_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too_few_later returned 1 instead of a list of 8 rewards"):
+        run(tmp_path / "error", too_few_later, "error")
+    assert run(tmp_path / "left_out", too_few_later, "leave_out").got == [0.0] * 8
 
 
 @pytest.mark.parametrize("function", [infinite_second, infinite_later])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,16 @@ def test_a_guard_stops_a_planted_run_and_records_the_breach(tmp_path: Path, guar
     trainer.train()
     (breach,) = trainer.guards.record()
     logged = [entry[key] for entry in trainer.state.log_history if key in entry]
-    assert trainer.state.global_step == WINDOW < STEPS
+    first = 2 if guard == "kl_ceiling" else 1  # before the first update the KL is zero
+    assert trainer.state.global_step == first < STEPS
     assert {k: breach[k] for k in ("step", "guard", "limit", "action", "restored")} == {
-        "step": WINDOW,
+        "step": first,
         "guard": guard,
         "limit": limit,
         "action": "stop",
         "restored": None,
     }
-    assert breach["value"] == pytest.approx(sum(logged[:WINDOW]) / WINDOW)
+    assert breach["value"] == pytest.approx(sum(logged[:first]) / first)
     assert (breach["value"] > limit) == guard.endswith("ceiling")
 
 
@@ -100,9 +102,10 @@ def test_rollback_restores_the_newest_checkpoint_from_within_the_limits(tmp_path
     trainer = make(tmp_path, guard_action="rollback", **settings)
     trainer.train()
     (breach,) = trainer.guards.record()
-    restored = f"checkpoint-{good_steps(kls(free)[: breach['step']], ceiling)[-1]}"
+    # A step's KL was measured on the weights of the checkpoint before it.
+    restored = f"checkpoint-{good_steps(kls(free)[: breach['step']], ceiling)[-1] - 1}"
     assert (breach["action"], breach["restored"]) == ("rollback", restored)
-    assert trainer.guards.steps_kept(trainer.state.global_step) == int(restored[11:]) < breach["step"]
+    assert 1 <= trainer.guards.steps_kept(trainer.state.global_step) == int(restored[11:]) < breach["step"]
     good = load_file(tmp_path / restored / "model.safetensors")
     weights = trainer.model.state_dict()
     assert good and all(torch.equal(weights[name], value) for name, value in good.items())
@@ -112,21 +115,58 @@ def test_rollback_restores_the_newest_checkpoint_from_within_the_limits(tmp_path
 
 
 def test_a_run_resumed_after_its_breach_takes_no_step_more_and_goes_back_to_the_same_checkpoint(tmp_path: Path) -> None:
-    settings = {"kl_ceiling": 1e-9, "save_strategy": "steps", "save_steps": 1, "guard_action": "rollback"}
+    free = make(tmp_path / "free")
+    free.train()
+    ceiling = sorted(kls(free))[2] * 1.0001
+    settings = {"kl_ceiling": ceiling, "save_strategy": "steps", "save_steps": 1, "guard_action": "rollback"}
     first = make(tmp_path, **settings)
     first.train()
     again = make(tmp_path, **settings)
     again.train(resume_from_checkpoint=True)
     assert again.guards.record() == first.guards.record()
-    assert again.guards.record()[0]["restored"] == "checkpoint-1"
+    assert str(again.guards.record()[0]["restored"]).startswith("checkpoint-")
     assert again.state.global_step == first.state.global_step
     assert all(torch.equal(one, other) for one, other in zip(first.model.parameters(), again.model.parameters(), strict=True))
 
 
-def test_rollback_without_a_good_checkpoint_is_an_error(tmp_path: Path) -> None:
-    trainer = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, save_strategy="steps", save_steps=2)
-    with pytest.raises(UserError, match=f"kl_ceiling tripped at step {WINDOW}, and no checkpoint from within the limits"):
+@pytest.mark.parametrize("resumed", [False, True])
+def test_rollback_without_a_good_checkpoint_goes_back_to_the_start(tmp_path: Path, resumed: bool) -> None:
+    settings = {"guard_action": "rollback", "kl_ceiling": 1e-9, "save_strategy": "steps", "save_steps": 1}
+    trainer = make(tmp_path, **settings)
+    begun = [p.detach().clone() for p in trainer.model.parameters()]
+    trainer.train()
+    if resumed:
+        trainer = make(tmp_path, **settings)
+        trainer.train(resume_from_checkpoint=True)
+    (breach,) = trainer.guards.record()
+    assert (breach["step"], breach["restored"], trainer.guards.steps_kept(2)) == (2, "start", 0)
+    assert (tmp_path / "start" / "model.safetensors").is_file()
+    assert all(torch.equal(one, other) for one, other in zip(begun, trainer.model.parameters(), strict=True))
+
+
+def test_rollback_to_weights_that_are_gone_is_an_error(tmp_path: Path) -> None:
+    trainer = make(tmp_path, guard_action="rollback", kl_ceiling=1e-9, save_strategy="steps", save_steps=1)
+
+    class Loses(tiny.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            shutil.rmtree(tmp_path / "start", ignore_errors=True)
+
+    trainer.add_callback(Loses())
+    with pytest.raises(UserError, match=r"kl_ceiling tripped at step 2, and the weights to go back to are gone: .*start"):
         trainer.train()
+
+
+def test_a_checkpoint_is_judged_by_the_first_entry_after_it(tmp_path: Path) -> None:
+    callback, control = GuardCallback(Limits(1.0, None, None, None, "rollback", window=5), "task"), TrainerControl()
+    args = tiny.arguments(CalibrationConfig, tmp_path)
+    good = []
+    for step, kl in enumerate((0.0, 1.5, 0.2, 0.3, 9.0), start=1):  # 1.5 is above the limit, the mean with 0.0 is not
+        callback.on_log(args, TrainerState(global_step=step, logging_steps=1), control, logs={"kl": kl})
+        good.append(callback.last_good)
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        callback.on_save(args, TrainerState(global_step=step), control)
+    assert good == [None, None, tmp_path / "checkpoint-2", tmp_path / "checkpoint-3", tmp_path / "checkpoint-3"]
+    assert callback.breach is not None and callback.breach.step == 5
 
 
 def test_rarely_logged_metrics_are_looked_at_when_they_are_there(tmp_path: Path) -> None:
@@ -146,9 +186,11 @@ def feed(limits: Limits, values: list[dict[str, Any]]) -> tuple[GuardCallback, T
 
 def test_the_window_is_a_moving_mean_and_the_first_breach_stays() -> None:
     limits = Limits(1.0, None, None, None, "stop", window=3)
-    callback, _, stops = feed(limits, [{"kl": v} for v in (2.0, 0.5, 0.4, 0.4, 2.3, 9.0)])
+    callback, _, stops = feed(limits, [{"kl": v} for v in (0.5, 1.4, 0.4, 0.4, 2.3, 9.0)])
     assert stops == [False, False, False, False, True, True]
     assert callback.breach is not None and (callback.breach.step, callback.breach.value) == (5, pytest.approx(3.1 / 3))
+    assert feed(limits, [{"kl": v} for v in (1.2, 0.1, 0.1)])[2] == [True] * 3  # fewer entries at the start are enough
+    assert feed(limits, [{"kl": v} for v in (0.9, 1.2, 0.1)])[2] == [False, True, True]
     assert not feed(limits, [{"kl": 1.0}] * 5)[2][-1]  # at the limit is within it
     assert not feed(limits, [{"loss": 1.0}] * 5)[2][-1]
 
@@ -218,7 +260,7 @@ def test_other_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ({"sync_ref_model": True}, "sync_ref_model: true would move the anchor"),
         ({"utility_floor": 0.5}, "utility_floor: needs eval_strategy"),
         ({"guard_action": "rollback"}, "guard_action: rollback needs checkpoints"),
-        ({"guard_action": "rollback", "save_strategy": "steps", "save_total_limit": 1}, "save_total_limit of at least 2"),
+        ({"guard_action": "rollback", "save_strategy": "steps", "save_total_limit": 2}, "leave save_total_limit out"),
         ({"eta": math.nan}, "eta: must be a finite number"),
         ({"save_strategy": "steps", "save_steps": 0.5}, "save_steps: must be a whole number"),
     ):
@@ -230,4 +272,4 @@ def test_eta_without_a_proxy_is_refused_before_anything_is_loaded(tmp_path: Path
     for eta in (-0.5, 0.5):
         args = tiny.arguments(CalibrationConfig, tmp_path, eta=eta)
         with pytest.raises(UserError, match="needs a proxy"):
-            CalibrationTrainer("/no/such/model", "/no/such/judge", args, proxy=None, train_dataset=None)
+            CalibrationTrainer("/no/such/model", "/no/such/judge", args, proxy=None, train_dataset=tiny.prompts(2))

@@ -59,11 +59,26 @@ def test_fold_system_keeps_all_later_turns_and_anything_else_unchanged() -> None
 
 
 def test_a_template_that_refuses_for_another_reason_is_named(spm: Any) -> None:
-    with pytest.raises(UserError, match=r"chat template of .*tok_spm: no system turn in this format"):
+    with pytest.raises(UserError, match=r"chat template of .*tok_spm: TemplateError: no system turn in this format"):
         render_prompt(spm, [*USER, SYSTEM[0]])
     spm.chat_template = "{{ raise_exception('nothing suits me') }}"
     with pytest.raises(UserError, match="nothing suits me"):
         render_prompt(spm, SYSTEM)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% for", "TemplateSyntaxError"),
+        ("{{ missing.content }}", "UndefinedError"),
+    ],
+)
+def test_whatever_a_template_raises_is_the_users_to_mend(bytelevel: Any, template: str, said: str) -> None:
+    bytelevel.chat_template = template
+    with pytest.raises(UserError, match=rf"chat template of .*tok_bytelevel: {said}"):
+        encode_prompt(bytelevel, SYSTEM)
 
 
 def test_b20_generation_header_of_a_reasoning_template(bytelevel: Any) -> None:

@@ -14,14 +14,22 @@ from distillknob.eval.distillability import summarise
 from distillknob.eval.rules import VerdictRules
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_json
-from distillknob.scripts.report.page import fold, interval, pct, points, visible, write_report
-from tests.fake_run import GREEDY_SID, add_student, make_fake_run
+from distillknob.scripts.report.page import write_report
+from distillknob.scripts.report.words import fold, guard_sentence, interval, pct, points, shares_sentence, tidy, visible
+from tests.fake_run import GREEDY_SID, SID, add_student, make_fake_run
+
+CALIBRATION: dict[str, Any] = {"schema": 1, "steps": 100, "guards": [], "learnt_nothing": False}
+
+
+def new_run(folder: Path, hostile: bool = False) -> Path:
+    """A fake run with whole calibration records."""
+    return make_fake_run(folder, hostile=hostile, calibration=CALIBRATION)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A measured fake run whose model texts are hostile, with its report."""
-    folder = make_fake_run(tmp_path_factory.mktemp("runs") / "fake", hostile=True)
+    folder = new_run(tmp_path_factory.mktemp("runs") / "fake", hostile=True)
     add_student(folder, "orig", GREEDY_SID, 0.8, temperature=0.0, hostile=True)
     write_json(folder / "measures" / "summary.json", summarise(folder, VerdictRules(), {"teachers": 12.5}))
     write_report(folder)
@@ -49,6 +57,29 @@ def cells_of(page: str, table: str) -> dict[str, list[str]]:
         plain = [html.unescape(re.sub(r"<[^>]*>", " ", c)) for c in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL)]
         rows[key[1]] = [" ".join(text.split()) for text in plain]
     return rows
+
+
+def words_of(page: str) -> str:
+    """The page's text without markup."""
+    return plain(html.unescape(re.sub(r"<[^>]*>", " ", page)))
+
+
+def redrawn(folder: Path, change: Any) -> str:
+    """The page of a new fake run whose summary `change` has edited in place."""
+    run = new_run(folder)
+    summary = summarise(run, VerdictRules(), {})
+    change(summary)
+    write_json(run / "measures" / "summary.json", summary)
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def calibrated(folder: Path, **record: Any) -> str:
+    """The words of a fake run's page whose calibration of η = −0.5 recorded this."""
+
+    def change(summary: dict[str, Any]) -> None:
+        summary["teachers"]["eta-0.5-c0"]["calibration"] = {**CALIBRATION, **record}
+
+    return words_of(redrawn(folder, change))
 
 
 def plain(text: str) -> str:
@@ -95,31 +126,31 @@ def test_student_figures_are_the_summary_s(run: Path) -> None:
         shown = rows[key]
         assert shown[2:4] == [plain(interval(cell["accuracy"])), plain(interval(cell["accuracy_t1"]))]
         assert shown[4].split() == [f"{100 * v:.1f}" for v in cell["per_seed"]]
-        assert shown[5] == plain(interval(cell["retained"]))
-        assert shown[6] == ("—" if cell["retained"] is None else plain(pct(cell["retained"]["corrected"])))
-        assert shown[7].startswith(plain(pct(cell["di"]["value"])))
-        for column, name in ((8, "collapse"), (9, "better")):
+        kept = cell["retained"]
+        assert shown[5] == ("—" if kept is None else plain(f"{interval(kept)} corrected {pct(kept['corrected'])}"))
+        assert shown[6].startswith(plain(pct(cell["di"]["value"])))
+        for column, name, aside in ((7, "collapse", ""), (8, "better", "not what η < 0 aims at ")):
             said = cell[name]
-            assert shown[column] == ("—" if said is None else f"{said['verdict']} p = {said['permutation_p']:.3f}")
+            assert shown[column] == ("—" if said is None else f"{said['verdict']} {aside}p = {said['permutation_p']:.3f}")
 
 
 def test_teacher_figures_and_verdict_sentences_are_the_summary_s(run: Path) -> None:
     summary, page = summary_of(run), page_of(run)
-    rows, words = cells_of(page, "teachers"), plain(html.unescape(re.sub(r"<[^>]*>", " ", page)))
+    rows, words = cells_of(page, "teachers"), words_of(page)
     for tid, teacher in summary["teachers"].items():
         assert rows[tid][1:3] == [plain(interval(teacher["accuracy"])), plain(interval(teacher["accuracy_t1"]))]
-        assert rows[tid][5] == interval(teacher["traces"]["tokens"], 1)
+        assert rows[tid][4] == interval(teacher["traces"]["tokens"], 1)
         if teacher["utility"]:
-            assert plain(points(teacher["utility"])) in words and teacher["utility"]["reason"] in words
+            assert plain(points(teacher["utility"])) in words and tidy(teacher["utility"]["reason"]) in words
     judged = summary["students"]["eta-0.5-c0"]["lab-seqkd-t1-chain"]
     for name in ("collapse", "better"):
-        assert plain(points(judged[name])) in words and judged[name]["reason"] in words
+        assert plain(points(judged[name])) in words and tidy(judged[name]["reason"]) in words
 
 
 def empty(value: Any) -> Any:
-    """The same structure with every measured number and verdict gone; lists of seeds' figures are empty."""
+    """The same structure with every measured number and verdict gone; lists of figures are empty."""
     if isinstance(value, dict):
-        kept = ("eta", "calibration_seed", "name", "recipe", "sampling", "control")
+        kept = ("eta", "calibration_seed", "name", "recipe", "sampling", "control", "schema", "learnt_nothing")
         return {k: v if k in kept else None if k == "verdict" else empty(v) for k, v in value.items()}
     return [] if isinstance(value, list) else value if isinstance(value, str) else None
 
@@ -129,7 +160,7 @@ def test_missing_figures_leave_a_page(run: Path, tmp_path: Path) -> None:
     fewer = {**whole, "students": {"none": {"lab-base": None}}, "teachers": {"orig": {"eta": None}}}
     fewer |= {"controls": {}, "seconds": {}, "rules": {}}
     for number, summary in enumerate((empty(whole), fewer)):
-        folder = make_fake_run(tmp_path / str(number))
+        folder = new_run(tmp_path / str(number))
         write_json(folder / "measures" / "summary.json", summary)
         page = write_report(folder).read_text(encoding="utf-8")
         assert "—" in page and "None" not in page and "nan" not in page.lower().split()
@@ -145,17 +176,121 @@ def test_equal_input_gives_equal_bytes_and_an_old_report_goes(run: Path) -> None
 def test_the_dial_keeps_text_as_text(run: Path) -> None:
     svg = (run / "report" / "dial.svg").read_text(encoding="utf-8")
     assert all(f">{word}<" in svg for word in ("original", "−0.5", "0", "teacher")) and "S_0 " in svg and "chance " in svg
+    assert svg.index(">original<") < svg.index(">−0.5<") < svg.index(">0<")
 
 
 def test_an_unmeasured_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"summary\.json: not found"):
-        write_report(make_fake_run(tmp_path / "run"))
+        write_report(new_run(tmp_path / "run"))
 
 
-def test_a_guard_that_tripped_is_told(tmp_path: Path) -> None:
-    run = make_fake_run(tmp_path / "run")
+def test_numbers_have_a_true_minus_and_zero_has_no_sign(run: Path) -> None:
+    assert tidy("-0.1 points, +0.0 to -2 (x-3, a-4=1): -0.05, +0.3, -0") == "−0.1 points, 0.0 to −2 (x-3, a-4=1): −0.05, +0.3, 0"
+    assert points({"value": -0.0, "low": -0.0001, "high": 0.02}) == "0.0 points (95\u00a0% interval 0.0 to +2.0)"
+    assert (pct(-0.0001), interval({"value": 0.1, "low": -0.2, "high": 0.3})) == ("0.0\u00a0%", "10.0\u00a0% (−20.0 to 30.0)")
+    found = words_of(page_of(run)).split("What was found")[2].split("The dial")[0]
+    assert "−" in found and not re.search(r"(?<!\w)-\d|[+−]0\.0(?!\d)", found)
+
+
+def test_a_verdict_that_eta_does_not_aim_at_is_neutral(run: Path, tmp_path: Path) -> None:
+    page = page_of(run)
+    assert '<span class="badge aside">does not hold: not what η &lt; 0 aims at</span>' in page and "η &gt; 0 aims" not in page
+
+    def positive(summary: dict[str, Any]) -> None:
+        summary["teachers"]["eta-0.5-c0"]["eta"] = 0.5
+
+    page = redrawn(tmp_path / "run", positive)
+    assert '<span class="badge aside">holds: not what η &gt; 0 aims at</span>' in page and "η &lt; 0 aims" not in page
+
+
+def test_collapse_names_the_students_of_the_original(run: Path, tmp_path: Path) -> None:
+    figure = plain(interval(summary_of(run)["students"]["orig"][SID]["accuracy"]))
+    assert f"reach {figure}" in words_of(page_of(run)).split("Plain RFT itself changes")[1].split("overlap with those")[0]
+    assert "overlaps that of the original" not in page_of(run)
+
+    def close(summary: dict[str, Any]) -> None:
+        summary["students"]["orig"][SID]["accuracy"] = summary["students"]["eta-0.5-c0"][SID]["accuracy"]
+
+    assert "The first interval overlaps that of the original's students" in words_of(redrawn(tmp_path / "run", close))
+
+
+def test_traces_show_the_prompt(run: Path, tmp_path: Path) -> None:
+    shown = page_of(run).split('<table class="traces">')[1]
+    assert "user: &lt;/script&gt;&lt;script&gt;alert(1)" in shown
+    old = new_run(tmp_path / "old")
+    write_json(old / "measures" / "summary.json", summarise(old, VerdictRules(), {}))
+    long = '{"id": "chain-0", "prompt": "' + "p" * 401 + '", "gold": "0"}'
+    (old / "items.jsonl").write_text(long, encoding="utf-8")
+    page = write_report(old).read_text(encoding="utf-8")
+    assert "p" * 400 + "</div>" in page and "1 more characters" in page
+    (old / "items.jsonl").unlink()
+    assert '<span class="small">prompt</span>' not in write_report(old).read_text(encoding="utf-8")
+    (old / "items.jsonl").write_text('{"id": "chain-0", "prompt": 3}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"items\.jsonl, line 1"):
+        write_report(old)
+
+
+def test_a_task_without_steps_has_no_sentence_and_no_column_for_them(run: Path, tmp_path: Path) -> None:
+    def bare(summary: dict[str, Any]) -> None:
+        for teacher in summary["teachers"].values():
+            for name in ("explicit", "step_validity", "step_validity_right"):
+                teacher["traces"][name] = {"value": None, "low": None, "high": None, "n": 0}
+
+    words = ("Steps written", "Every written step", "All written steps", "in right traces", "and writes")
+    assert all(w in page_of(run) for w in words)
+    page = redrawn(tmp_path / "run", bare)
+    assert not any(w in page for w in words) and {len(cells) for cells in cells_of(page, "teachers").values()} == {5}
+
+
+def test_a_student_at_chance_in_every_seed_is_told(run: Path, tmp_path: Path) -> None:
+    def constant(summary: dict[str, Any]) -> None:
+        same = [summary["task"]["majority"]] * 5
+        summary["controls"]["S_0"]["per_seed"] = summary["students"]["none"]["lab-base"]["per_seed"] = same
+
+    told = "S_0 has exactly this accuracy in every seed"
+    assert told not in page_of(run) and "each exactly chance" not in page_of(run)
+    page = redrawn(tmp_path / "run", constant)
+    assert told in page and page.count("each exactly chance") == 1
+    assert "Adding seeds after having seen a result weakens a verdict" in page
+
+
+def test_guards_are_told_as_they_ended(tmp_path: Path) -> None:
     breach = {"step": 30, "guard": "kl_ceiling", "value": 0.512, "limit": 0.4, "action": "stop", "restored": None}
-    (run / "teachers" / "eta-0.5-c0" / "calibration.json").write_text(json.dumps({"guards": [breach]}), encoding="utf-8")
-    write_json(run / "measures" / "summary.json", summarise(run, VerdictRules(), {}))
-    page = write_report(run).read_text(encoding="utf-8")
-    assert "The guard kl_ceiling tripped at step 30" in page and "0.512" in page
+    sentence = "The guard kl_ceiling tripped at step 30 (value 0.512, limit 0.400): the calibration was stopped there"
+    assert sentence in calibrated(tmp_path / "run", guards=[breach])
+    back = guard_sentence({**breach, "action": "rollback", "restored": "checkpoint-20", "value": None})
+    assert "(its value was not a number, limit 0.400)" in back and back.endswith("the weights are those of checkpoint-20.")
+    assert "before the first step" in guard_sentence({**breach, "action": "rollback", "restored": "start"})
+    end = guard_sentence({**breach, "action": "told at the end"})
+    assert end.startswith("No guard tripped") and "0.512" in end and "step" not in end
+
+
+def test_a_calibration_that_learnt_nothing_and_its_shares_are_told(tmp_path: Path) -> None:
+    shares = {"groups_with_signal": 0.634, "left_out/cut off": 0.0002, "left_out/empty": 0.0, "clipped": 0.03}
+    words = calibrated(tmp_path / "run", learnt_nothing=True, shares=shares)
+    assert words.count("This teacher is the original unchanged") == 1 and words.count("the dial did nothing") == 2
+    said = "The calibration reward could act in 63.4 % of the groups. Texts left out of it: cut off < 0.1 %. Tokens clipped"
+    assert said in words
+    assert shares_sentence({}, -0.5) == "" and "left out of it: none" in shares_sentence({"left_out/empty": 0.0}, -0.5)
+    assert "the dial did nothing" not in calibrated(tmp_path / "other", learnt_nothing=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        (("schema",), 2, "summary.json: key 'schema'"),
+        (("task",), None, "summary.json: key 'task'"),
+        (("students", "orig"), [], "summary.json: key 'students.orig'"),
+        (("teachers", "eta-0.5-c0", "accuracy"), 0.5, "summary.json: key 'teachers.eta-0.5-c0.accuracy'"),
+        (("teachers", "eta-0.5-c0", "calibration"), {"guards": []}, "teachers/eta-0.5-c0/calibration.json: key 'schema'"),
+        (("teachers", "eta-0.5-c0", "calibration", "guards"), [{}], "teachers/eta-0.5-c0/calibration.json: key 'guards.0.guard'"),
+    ],
+)
+def test_another_structure_is_a_named_mistake(tmp_path: Path, path: tuple[str, ...], value: Any, named: str) -> None:
+    def change(summary: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            summary = summary[key]
+        summary[path[-1]] = value
+
+    with pytest.raises(UserError, match=re.escape(named)):
+        redrawn(tmp_path / "run", change)

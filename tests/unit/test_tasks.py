@@ -143,12 +143,11 @@ def write(path: Path, rows: list[Any]) -> Path:
 
 
 def jsonl_task(folder: Path, **extra: Any) -> JsonlTask:
-    """Five training rows, one validation and three test rows."""
+    """Five training rows, one validation and three test rows, the last of which can't be verified."""
     train = [{"id": f"t{i}", "prompt": f"{i}+1?", "answer": i + 1} for i in range(5)]
-    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "1/2?"}]
     test = [
         {"prompt": "9+9?", "answer": "18", "solution": "9+9=18"},
-        {"id": "m", "prompt": messages, "answer": 0.5},
+        {"id": "m", "prompt": "1/2?", "answer": 0.5, "solution": "half: #### 1/2"},
         {"prompt": "?", "answer": ""},
     ]
     files = {"train": train, "validation": [{"prompt": "v", "answer": "Yes"}], "test": test}
@@ -157,14 +156,16 @@ def jsonl_task(folder: Path, **extra: Any) -> JsonlTask:
 
 def test_a_jsonl_task_reads_its_rows(tmp_path: Path) -> None:
     task = jsonl_task(tmp_path)
-    plain, messages, open_end = task.rows("test", 10, 0)
-    assert plain == {"id": f"{tmp_path}/test.jsonl:1", "prompt": "9+9?", "gold": "18", "solution": "9+9=18"}
-    assert messages["id"] == "m" and messages["prompt"][1] == {"role": "user", "content": "1/2?"} and messages["gold"] == "0.5"
+    plain, marked, open_end = task.rows("test", 10, 0)
+    place = f"{tmp_path}/test.jsonl:1"
+    assert plain == {"id": place, "prompt": "9+9?", "gold": "18", "place": place, "solution": "9+9=18"}
+    assert (marked["id"], marked["gold"], marked["place"], open_end["solution"]) == ("m", "0.5", f"{tmp_path}/test.jsonl:2", "")
     assert task.reward("#### 18", open_end) is None and task.grade("#### 18", open_end).correct is None
     assert task.rows("test", 1, 5) == [plain]
-    assert task.gold_text(plain) == "9+9=18\n#### 18" and task.gold_text(messages) == task.answer_text(messages) == "#### 0.5"
-    for row in (plain, messages):
-        assert task.reward(task.gold_text(row), row) == 1.0
+    assert task.gold_text(plain) == "9+9=18\n#### 18" and task.gold_text(marked) == "half: #### 1/2"
+    assert task.answer_text(marked) == "#### 0.5"
+    for row in (plain, marked):
+        assert task.reward(task.gold_text(row), row) == task.reward(task.answer_text(row), row) == 1.0
 
 
 def test_training_rows_are_drawn_by_seed_and_repeated_evenly(tmp_path: Path) -> None:
@@ -232,6 +233,7 @@ def test_the_marker_can_be_another_one(tmp_path: Path) -> None:
         ({"prompt": "p", "answer": None}, "answer: must be"),
         ({"prompt": "p", "answer": True}, "answer: must be"),
         ({"prompt": "p", "answer": ["1"]}, "answer: must be"),
+        ({"prompt": "p", "answer": "1", "solution": 3}, "solution: must be"),
     ],
 )
 def test_a_bad_row_names_file_and_line(tmp_path: Path, row: dict[str, Any], said: str) -> None:
@@ -241,11 +243,11 @@ def test_a_bad_row_names_file_and_line(tmp_path: Path, row: dict[str, Any], said
 
 
 def test_an_overlap_between_splits_is_refused_but_not_one_within(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"prompt": "a", "answer": "1"}, {"prompt": [{"role": "user", "content": "b"}], "answer": "2"}]
-    train = write(tmp_path / "train.jsonl", [*rows, rows[0]])
-    assert len(JsonlTask({"train": train}).rows("train", 3, 0)) == 3
-    for shared in rows:
-        test = write(tmp_path / "test.jsonl", [{"prompt": "c", "answer": "3"}, shared])
+    for prompts in (["a", "b", "c"], [[{"role": "user", "content": text}] for text in "abc"]):
+        rows = [{"prompt": prompt, "answer": "1"} for prompt in prompts]
+        train = write(tmp_path / "train.jsonl", [*rows[:2], rows[0]])
+        assert len(JsonlTask({"train": train}).rows("train", 3, 0)) == 3
+        test = write(tmp_path / "test.jsonl", [rows[2], rows[1]])
         with pytest.raises(UserError, match=r"test\.jsonl:2: this prompt is in the train file too"):
             JsonlTask({"train": train, "test": test})
 
