@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generated:
-    """One completion: its text without end tokens, whether it ended by itself, and its number of tokens (end token included)."""
+    """One completion: its text without end tokens, whether it ended by itself, its number of tokens (end token included), and
+    its ids (end token included)."""
 
     text: str
     finished: bool
     tokens: int
+    ids: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -80,5 +82,6 @@ def generate(
             end = next((i for i, token in enumerate(row) if token in end_ids), None)
             kept = row if end is None else row[:end]
             text = tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            results.append(Generated(text, end is not None, len(kept) + (end is not None)))
+            ids = tuple(row if end is None else row[: end + 1])
+            results.append(Generated(text, end is not None, len(ids), ids))
     return results
