@@ -125,11 +125,8 @@ def judged(correlation: Interval, proxy_right: Interval, levels: dict[str, tuple
         problem = "it is wrong on most of its own explicit traces: it does not know the task"
     else:
         problem = None
-    found = (
-        "no correlation measured"
-        if correlation.value is None
-        else f"correlation of reward and explicitness {correlation.value:+.2f} [{_limit(correlation.low)}, {_limit(correlation.high)}]"
-    )
+    limits = f"[{_limit(correlation.low)}, {_limit(correlation.high)}]"
+    found = f"correlation of reward and explicitness {_limit(correlation.value)} {limits}"
     known = "no explicit trace" if proxy_right.value is None else f"right on {100 * proxy_right.value:.0f} % of its explicit traces"
     reason = f"{found}, {known}" + (f"; {problem}" if problem else "")
     return ProxyCheck(correlation, proxy_right, levels, problem is None, reason)

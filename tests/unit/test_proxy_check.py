@@ -16,7 +16,7 @@ def test_correlations_are_taken_within_a_prompt_and_over_right_answers_only() ->
     rewards = [0.0, 1.0, 2.0, 9.0, -5.0, -6.0, -7.0, None]
     explicit = [1.0, 2.0, 3.0, 3.0, 11.0, 12.0, 13.0, 99.0]
     rising, falling = within_group_correlations(rewards, explicit, 4)
-    assert rising == pytest.approx(0.7817359599705717) and falling == pytest.approx(-1.0)
+    assert rising == pytest.approx(8 / 137.5**0.5) and falling == pytest.approx(-1.0)
     assert within_group_correlations([1.0, 2.0, None, None], [1.0, 2.0, 3.0, 4.0], 4) == []  # two members
     assert within_group_correlations([1.0, 2.0, 3.0], [2.0, 2.0, 2.0], 3) == []  # no spread
     assert within_group_correlations([0.5, 0.5, 0.5], [1.0, 2.0, 3.0], 3) == []
