@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from importlib.metadata import version
+from typing import Any
 
 from distillknob.rewards.errors import UserError
 from distillknob.scripts.study.engine import StageFailed
@@ -15,6 +16,7 @@ from distillknob.scripts.study.engine import StageFailed
 COMMANDS = {
     "run": "run a study from its file: calibrate, distil, measure, report; continues where it stopped",
     "calibrate": "calibrate one teacher",
+    "check-proxy": "say whether the dial would turn the right way with a proxy; trains nothing",
     "distill": "train one student",
     "measure": "compute measures/summary.json of a run folder from its predictions",
     "report": "write report/index.html of a run folder",
@@ -35,10 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name, text in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         if name in words:  # the others' flags are not needed: --help stays fast
-            importlib.import_module(f"distillknob.scripts.{name}").add_arguments(sub)
+            _module(name).add_arguments(sub)
     chosen = parser.parse_args(words)
     try:
-        importlib.import_module(f"distillknob.scripts.{chosen.command}").main(chosen)
+        status: int | None = _module(chosen.command).main(chosen)
     except UserError as error:
         print(f"distillknob: error: {error}", file=sys.stderr)
         return 2
@@ -51,7 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
     except StageFailed as error:
         print(f"distillknob: error: {error}", file=sys.stderr)
         return 1
-    return 0
+    return status or 0
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module(f"distillknob.scripts.{command.replace('-', '_')}")
 
 
 if __name__ == "__main__":

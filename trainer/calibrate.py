@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from distillknob.rewards.tasks.base import Task
     from distillknob.trainer.calibration import CalibrationTrainer
     from distillknob.trainer.calibration_config import CalibrationConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class Calibration:
     )
     on_bad_reward: Literal["error", "leave_out"] = said(
         "error", "an infinite or invalid reward ends the run, or is left out and counted"
+    )
+    check_proxy: Literal["refuse", "warn", "off"] = said(
+        "refuse", "before any step at eta other than 0: what to do with a proxy that fails the check"
     )
     save_steps: int = said(50, "updates between checkpoints, and between evaluations of utility_floor")
     validation_items: int = said(256, "held-out prompts for utility_floor and the final KL, 1 or more")
@@ -109,6 +115,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     """Stage: inputs `teacher` and `proxy` (folders), output a model folder with calibration.json and metrics.jsonl."""
     from datasets import Dataset
 
+    from distillknob.rewards.errors import UserError
     from distillknob.rewards.jsonl import write_json, write_jsonl
     from distillknob.rewards.models import load_model, load_tokenizer
     from distillknob.rewards.rendering import check_lengths, positions_of
@@ -117,9 +124,15 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     from distillknob.trainer.calibration import CalibrationTrainer
     from distillknob.trainer.checkpoints import last_checkpoint
     from distillknob.trainer.progress import show_progress
+    from distillknob.trainer.proxy import proxy_of
     from distillknob.trainer.supervised import save_model, timeless
 
     settings, task, args = config.settings, load_task(config.task), arguments(config, work)
+    check = None if config.eta == 0 or settings.check_proxy == "off" else proxy_of(config, inputs)
+    if check is not None and not check.passes:
+        if settings.check_proxy == "refuse":
+            raise UserError(f"proxy check: {check.reason} (check_proxy: warn goes on all the same)\n{check.table()}")
+        logger.warning("proxy check: %s", check.reason)
     rows = task.rows("train", settings.steps * settings.prompts_per_step, config.seed)
     held_out = task.rows("validation", settings.validation_items, 0)
     tokenizer, model = load_tokenizer(inputs["teacher"]), load_model(inputs["teacher"], settings.dtype)
@@ -139,7 +152,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
     record = calibration_record(config, trainer, task, held_out, anchor=inputs["teacher"])
     save_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, output)
-    write_json(output / "calibration.json", record)
+    write_json(output / "calibration.json", record | {"proxy_check": None if check is None else check.as_dict()})
     write_jsonl(output / "metrics.jsonl", timeless(trainer.state.log_history))
 
 

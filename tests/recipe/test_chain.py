@@ -107,7 +107,14 @@ def test_a_lab_that_does_not_learn_is_refused_and_not_used(tmp_path: Path, capsy
 
 def test_calibrate_then_distill_by_hand(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "calibrate.yaml"
-    settings = {"steps": 2, "prompts_per_step": 2, "num_generations": 4, "truncation_ceiling": None, "validation_items": 8}
+    settings = {
+        "steps": 2,
+        "prompts_per_step": 2,
+        "num_generations": 4,
+        "check_proxy": "off",
+        "truncation_ceiling": None,
+        "validation_items": 8,
+    }
     config.write_text(
         yaml.safe_dump({"teacher": str(models / "teacher"), "proxy": str(models / "proxy"), "eta": -0.5, "calibration": settings})
     )
@@ -143,7 +150,14 @@ def test_a_study_of_ones_own_models_and_data(models: Path, tmp_path: Path) -> No
             "answer_after": "#",
             **{s: str(tmp_path / f"{s}.jsonl") for s in ("train", "validation", "test")},
         },
-        "calibration": {"steps": 2, "prompts_per_step": 2, "num_generations": 4, "truncation_ceiling": None, "lora": {"r": 2}},
+        "calibration": {
+            "steps": 2,
+            "prompts_per_step": 2,
+            "num_generations": 4,
+            "check_proxy": "off",
+            "truncation_ceiling": None,
+            "lora": {"r": 2},
+        },
         "recipes": [{"recipe": "sft", "samples": 16, "steps": 2}],
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(study))

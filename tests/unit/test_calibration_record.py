@@ -20,6 +20,7 @@ SETTINGS: dict[str, Any] = {
     "prompts_per_step": 2,
     "num_generations": 4,
     "truncation_ceiling": None,
+    "check_proxy": "off",
     "validation_items": 16,
     "learning_rate": 1e-2,
 }
