@@ -1,4 +1,4 @@
-# make demo · make test · make lint · make show-chain: each sets up what it needs
+# make demo · make test · make test-slow · make lint · make show-chain: each sets up what it needs
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= 1
 PACKAGE_FILES := $(sort $(shell find rewards eval trainer scripts configs -name '__pycache__' -prune -o -type f -print))
 
-.PHONY: demo test test-slow lint bench show-chain install clean
+.PHONY: demo test test-slow lint show-chain install clean
 
 demo: install
 	$(BIN)/distillknob run demo --output $(RUNS)/demo
@@ -26,9 +26,6 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-bench: install
-	@echo "no benchmark yet"
 
 show-chain: install
 	$(BIN)/python -m benchmarks.show.chain $(PART)
