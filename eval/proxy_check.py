@@ -94,10 +94,13 @@ def check_proxy(
     """Checks the proxy of `reward`, for that reward with its kind and floor, on `samples` teacher texts for each row."""
     prompts = [row["prompt"] for row in rows for _ in range(samples)]
     repeated = [row for row in rows for _ in range(samples)]
-    settings = {"temperature": 1.0, "max_new_tokens": max_new_tokens}
-    written = generate(teacher, tokenizer, prompts, seed=derive_seed(seed, "teacher"), **settings)
+    written = generate(
+        teacher, tokenizer, prompts, temperature=1.0, max_new_tokens=max_new_tokens, seed=derive_seed(seed, "teacher")
+    )
     proxy = reward.proxy
-    own = generate(proxy.model, proxy.tokenizer, prompts, seed=derive_seed(seed, "proxy"), **settings)
+    own = generate(
+        proxy.model, proxy.tokenizer, prompts, temperature=1.0, max_new_tokens=max_new_tokens, seed=derive_seed(seed, "proxy")
+    )
     reward.attach(SampledBy(teacher, tokenizer))
     terms = reward.terms(prompts, [one.text for one in written], [one.ids for one in written])
     grades = [task.grade(one.text, row) for one, row in zip(written, repeated, strict=True)]

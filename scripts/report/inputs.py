@@ -89,6 +89,7 @@ class _Calibration(_Part):
     kl: _KL | None = None
     shares: dict[str, float | None] = {}
     learnt_nothing: bool = False
+    proxy_check: dict[str, Any] | None = None
 
 
 class _Teacher(_Part):

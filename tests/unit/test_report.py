@@ -275,6 +275,12 @@ def test_a_calibration_that_learnt_nothing_and_its_shares_are_told(tmp_path: Pat
     assert "the dial did nothing" not in calibrated(tmp_path / "other", learnt_nothing=False)
 
 
+@pytest.mark.parametrize(("passes", "said"), [(True, "passed"), (False, "did not pass")])
+def test_the_proxy_check_is_told(tmp_path: Path, passes: bool, said: str) -> None:
+    words = calibrated(tmp_path / "run", proxy_check={"passes": passes, "reason": "correlation +0.21 <b>"})
+    assert f"Before the first step the proxy check {said}: correlation +0.21 <b>." in words
+
+
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
