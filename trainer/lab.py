@@ -48,12 +48,12 @@ class LabTeacher:
 
     width: int = said(64, "hidden size, a multiple of 16 (heads of 16)")
     layers: int = said(3, "layers of the model")
-    base_steps: int = said(2400, "updates on the terse style")
+    base_steps: int = said(3400, "updates on the terse style")
     base_written: float = said(0.35, "share of states written in the terse style, 0 to 1")
     style_steps: int = said(400, "updates of a round on the style that it is to show")
     written: float = said(0.8, "share of states written in that style, 0 to 1")
     required: float = said(0.98, "sampled accuracy on validation items below which it is refused, 0 to 1")
-    rounds: int = said(6, "rounds of style_steps at most until it is reached")
+    rounds: int = said(4, "rounds of style_steps at most until it is reached")
     validation_items: int = said(1024, "items that accuracy is taken on")
 
     def __post_init__(self) -> None:
