@@ -1,9 +1,10 @@
-# make demo · make test · make test-slow · make lint · make show-chain: each sets up what it needs
+# make demo · make test · make test-slow · make lint · make show-NAME: each sets up what it needs
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DATA ?= $(firstword $(wildcard data ../shared/data))
 RUNS ?= runs
+export RUNS
 export DATA
 export HF_HUB_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
@@ -11,10 +12,11 @@ export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= 1
 PACKAGE_FILES := $(sort $(shell find rewards eval trainer scripts configs -name '__pycache__' -prune -o -type f -print))
 
-.PHONY: demo test test-slow lint show-chain install clean
+.PHONY: demo test test-slow lint show-chain show-dial install clean
 
 demo: install
-	$(BIN)/distillknob run demo --output $(RUNS)/demo
+	$(BIN)/distillknob run undistillable --output $(RUNS)/undistillable
+	$(BIN)/distillknob run distillable --output $(RUNS)/distillable --reuse $(RUNS)/undistillable
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
@@ -29,6 +31,9 @@ lint: install
 
 show-chain: install
 	$(BIN)/python -m benchmarks.show.chain $(PART)
+
+show-dial: install
+	$(BIN)/python -m benchmarks.show.dial $(PART)
 
 install: $(VENV)/installed
 

@@ -35,6 +35,11 @@ class Cell(_Line):
     sampling: dict[str, Any] | None
     task: str | None
     seed: int | None
+    others: tuple[str, ...] = ()
+
+    def others_path(self, run: Path, other: str) -> Path:
+        """Where the run folder `run` holds a teacher's predictions on a task that it was not calibrated on."""
+        return run / "teachers" / self.tid / "others" / other / "predictions.jsonl"
 
     def predictions_path(self, run: Path) -> Path:
         """Where the run folder `run` holds this cell's predictions."""

@@ -13,10 +13,12 @@ from distillknob.eval.cells import (
     Prediction,
     Predictions,
     Run,
+    check_same_items,
     control_of,
     greedy_original_of,
     load_run,
     majority_of,
+    read_predictions,
     right_of,
     share,
 )
@@ -25,11 +27,13 @@ from distillknob.eval.statistics import mean_interval, ratio_interval, wilson_in
 from distillknob.eval.verdicts import better_verdict, collapse_verdict, utility_verdict
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import read_json
-from distillknob.rewards.tasks.chain import ChainTask
+from distillknob.rewards.tasks import LAB_TASKS, lab_task
 
 SCHEMA = 1
 MINIMUM_DENOMINATOR = 0.02  # method §5: DI is undefined where the teacher is under 2 points above S_0
-EXPLICIT_MAX = {"chain": ChainTask.explicit_max}  # top of the explicitness measure, by task
+EXPLICIT_MAX: dict[str, float | None] = {
+    name: lab_task(name).explicit_max for name in LAB_TASKS
+}  # top of the explicitness measure, by task
 
 Json = dict[str, Any]
 
@@ -72,6 +76,17 @@ def _utility(mine: Predictions, original: Predictions, majority: float, rules: V
     return {**verdict, "unverified": len(pairs) - len(both)}
 
 
+def _other(cell: Cell, other: str, run: Run, rules: VerdictRules) -> Json:
+    """Greedy accuracy on a task that the teacher was not calibrated on, and what was lost of the original's."""
+    mine = read_predictions(cell.others_path(run.folder, other))
+    original = read_predictions(run.teachers[ORIGINAL].others_path(run.folder, other))
+    check_same_items([original, mine])
+    right = right_of(mine.greedy.values())
+    accuracy = wilson_interval(sum(right), len(right), rules.confidence).as_dict()
+    majority = majority_of([p.gold for p in original.greedy.values() if p.correct is not None])[1]
+    return {"accuracy": accuracy, "kept": None if cell.tid == ORIGINAL else _utility(mine, original, majority, rules)}
+
+
 def _teacher(tid: str, run: Run, rules: VerdictRules) -> Json:
     cell, mine = run.teachers[tid], run.teacher_predictions[tid]
 
@@ -89,6 +104,7 @@ def _teacher(tid: str, run: Run, rules: VerdictRules) -> Json:
         "unverified": mine.unverified(),
         "utility": None if tid == ORIGINAL else _utility(mine, run.teacher_predictions[ORIGINAL], majority_of(run.golds)[1], rules),
         "traces": _traces(mine, rules),
+        "others": {other: _other(cell, other, run, rules) for other in cell.others},
         "calibration": read_json(calibration) if calibration.exists() else None,
     }
 

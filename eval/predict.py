@@ -40,7 +40,7 @@ def predict(config: PredictConfig, inputs: Mapping[str, Path], output: Path, wor
             tokenizer,
             [row["prompt"] for row in rows],
             temperature=temperature,
-            max_new_tokens=config.task.max_new_tokens,
+            max_new_tokens=config.task.longest,
             seed=derive_seed(config.seed, decoding),
             batch_size=config.batch_size,
         )

@@ -107,7 +107,7 @@ def _comparison(
 ) -> tuple[Outcome, str, Combination | None, float | None]:
     what = f"acc(S←T_η) − acc(S←{name})"
     if not second:
-        return UNDECIDED, f"{what}: not measured{' (greedy_original: true adds it)' if 'greedily' in name else ''}", None, None
+        return UNDECIDED, f"{what}: not measured{' (controls: [greedy] adds it)' if 'greedily' in name else ''}", None, None
     result = welch_combination([first, second], [1.0, -1.0], confidence=rules.confidence)
     p = permutation_p(first, second, "greater")
     few = _too_few(first, second)

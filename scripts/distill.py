@@ -19,6 +19,7 @@ class DistillFile:
 
     student: str = field(metadata={"help": "model to train: a folder or a hub name"})
     teacher: str | None = said(None, "model to copy: a folder or a hub name; recipe seqkd only")
+    reference: str | None = said(None, "model whose texts set the length: a folder or a hub name; recipe.select length only")
     seed: int = said(1, "seed of prompts, sampling and order, 0 or above")
     dtype: Dtype = field(default="float32", metadata={"help": "number type of the weights; auto: as the model folder says"})
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -29,6 +30,8 @@ class DistillFile:
             raise ValueError("teacher: seqkd needs one; sft and answer_only don't")
         if self.recipe.recipe != "seqkd" and self.teacher is not None:
             raise ValueError(f"teacher: recipe {self.recipe.recipe} takes none: leave it out")
+        if (self.recipe.select == "length") != (self.reference is not None):
+            raise ValueError("reference: goes with recipe.select: length, and only with it")
         if self.seed < 0:
             raise ValueError("seed: must be 0 or above")
 
@@ -49,7 +52,7 @@ def main(arguments: argparse.Namespace) -> None:
     from distillknob.trainer.distil import distil
 
     given = load_config(DistillFile, arguments.config, overrides_from(arguments))
-    roles = {"student": given.student, "teacher": given.teacher}
+    roles = {"student": given.student, "teacher": given.teacher, "reference": given.reference}
     inputs = {role: find_model(path, role) for role, path in roles.items() if path is not None}
     load_task(given.task)
     run_single(

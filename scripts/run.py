@@ -13,7 +13,8 @@ from distillknob.scripts.study.loading import add_override_flags, load_config, o
 from distillknob.scripts.study.plan import StudyPlan
 
 _EPILOG = (
-    "Studies that come with the package: demo (the lab, about five minutes) and tiny (the whole chain in about half a minute). "
+    "Studies that come with the package: undistillable and distillable (the lab, both sides of the dial, some minutes each) and "
+    "tiny (the whole chain in about half a minute). "
     "Recipes are given in the file, or all at once as one flag: --recipes='[{recipe: seqkd, steps: 100}]'; lists likewise: "
     "--etas='[0, -0.5]'."
 )
@@ -21,8 +22,16 @@ _EPILOG = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags; every key of the study file is one too."""
-    parser.add_argument("study", metavar="STUDY", help="a study file, or the name of one that comes with the package (demo, tiny)")
+    parser.add_argument("study", metavar="STUDY", help="a study file, or the name of one that comes with the package")
     parser.add_argument("--output", type=Path, help="run folder; default: runs/NAME")
+    parser.add_argument(
+        "--reuse",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="another run folder; what is finished there with the same config, inputs and code is copied, not made again",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     add_override_flags(parser.add_argument_group("keys of the study file"), Study)
     parser.epilog = _EPILOG
@@ -43,18 +52,22 @@ def main(arguments: argparse.Namespace) -> None:
     for role, folder in models.items():
         if run.resolve().is_relative_to(folder.resolve()):
             raise UserError(f"--output: {run} lies in the {role}'s model folder {folder}; give the run a folder of its own")
+    reuse = [folder.resolve() for folder in arguments.reuse]
+    for folder in reuse:
+        if not (folder / ".stages").is_dir() or folder == run.resolve():
+            raise UserError(f"--reuse: {folder} is not another run folder (of distillknob run) with a finished stage")
     if arguments.dry_run:
-        for stage, status in plan(planned.stages, run):
+        for stage, status in plan(planned.stages, run, reuse=reuse):
             print(f"{status:>5}  {stage.name}")
         return
     with RunLock(run):
         prepare(run, study, planned, data)
-        planned_now = plan(planned.stages, run)
+        planned_now = plan(planned.stages, run, reuse=reuse)
         counts = Counter(status for _, status in planned_now)
         again = sum(status == "run" and read_marker(run, stage.name) is not None for stage, status in planned_now)
         again_words = f" ({again} of them again, since something changed)" if again else ""
         print(f"{run}: {counts['run']} stages to run{again_words}, {counts['done']} done\n{power(study)}", flush=True)
-        run_stages(planned.stages, run, jobs=study.jobs)
+        run_stages(planned.stages, run, jobs=study.jobs, reuse=reuse)
         print(measure(run))
     print(f"\nresult: {run / 'measures' / 'summary.json'}\nreport: {run / 'report' / 'index.html'}")
 
@@ -97,7 +110,10 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     models = {role: find_model(path, role) for role, path in study.external.items()}
     if "proxy" in models and models["proxy"].resolve() == models.get("student", Path()).resolve():
         raise UserError("proxy: must not be the student: a teacher calibrated against a student is no test of that student")
-    task = load_task(study.task)
+    task, others = load_task(study.task), [load_task(other) for other in study.other_tasks]
+    for other, name in zip(others, study.other_tasks, strict=True):
+        if not other.rows("test", 1, 0):
+            raise UserError(f"others: {name.label} has no test items")
     test = len(task.rows("test", study.measure.items, 0))
     if test < study.measure.items:
         raise UserError(f"measure.items: {study.measure.items}, but the task has {test} test items; valid: up to {test}")
@@ -116,7 +132,8 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
         encode_prompt(load_tokenizer(folder), task.rows("test", 1, 0)[0]["prompt"])
     if settings.trl:  # TRL takes seconds to import, so its keys are looked at only where there are any
         arguments(CalibrateConfig(study.task, settings, 0.0, 0), Path(".work"))
-    return models, {str(path): hash_file(path) for path in study.task.files.values()}
+    data = [path for config in (study.task, *study.other_tasks) for path in config.files.values()]
+    return models, {str(path): hash_file(path) for path in data}
 
 
 def prepare(run: Path, study: Study, planned: StudyPlan, data: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from distillknob.rewards.tasks.base import TaskReward
-from distillknob.rewards.tasks.chain import ALPHABET, UNIT, ChainTask, parse, working
+from distillknob.rewards.tasks.chain import ALPHABET, ChainTask, parse, working
 from distillknob.trainer.lab import bpe_tokenizer, character_tokenizer, tiny_llama
 
 __all__ = ["TrainerCallback", "parse"]  # shared with the tests
@@ -31,7 +31,7 @@ def texts(count: int = 300, seed: int = 0) -> list[str]:
 
 def teacher(seed: int = 0, width: int = 32) -> tuple[Any, Any]:
     """A random teacher and its tokenizer."""
-    tokenizer = bpe_tokenizer(texts(), UNIT, 128)
+    tokenizer = bpe_tokenizer(texts(), TASK, 128)
     return tiny_llama(tokenizer, width=width, layers=1, seed=seed), tokenizer
 
 

@@ -15,6 +15,7 @@ from distillknob.trainer.groups import check_groups
 from distillknob.trainer.lora import Lora
 
 if TYPE_CHECKING:
+    from distillknob.rewards.calibration import Kind
     from distillknob.rewards.tasks.base import Task
     from distillknob.trainer.calibration import CalibrationTrainer
     from distillknob.trainer.calibration_config import CalibrationConfig
@@ -36,8 +37,9 @@ class Calibration:
     gradient_accumulation_steps: int = said(1, "parts that the completions of an update are trained in; must divide their number")
     learning_rate: float = said(3e-4, "step size, constant over the run; above 0")
     beta: float = said(0.05, "weight of the KL to the original teacher, 0 or above; 0: no anchor")
-    calibration: Literal["log_ratio", "proxy_only"] = said(
-        "log_ratio", "log_ratio: the proxy's log-probability less the teacher's; proxy_only: alone"
+    calibration: Literal["auto", "log_ratio", "proxy_only"] = said(
+        "auto",
+        "log_ratio: the proxy's log-probability less the teacher's; proxy_only: alone; auto: proxy_only where eta is above 0",
     )
     calibration_per: Literal["bytes", "none", "own_tokens"] = said(
         "bytes", "what it is divided by: UTF-8 bytes, none, or each side's own tokens"
@@ -72,6 +74,10 @@ class Calibration:
     trl: dict[str, Any] | None = field(
         default=None, metadata={"help": "further arguments of TRL's GRPOConfig, such as {max_grad_norm: 0.5}"}
     )
+
+    def kind(self, eta: float) -> Kind:
+        """The calibration reward at a dial: log_ratio stalls at the proxy's own style prior where text is to become explicit."""
+        return self.calibration if self.calibration != "auto" else "proxy_only" if eta > 0 else "log_ratio"
 
     def __post_init__(self) -> None:
         for name in ("steps", "prompts_per_step", "gradient_accumulation_steps", "save_steps", "validation_items"):
@@ -136,7 +142,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     rows = task.rows("train", settings.steps * settings.prompts_per_step, config.seed)
     held_out = task.rows("validation", settings.validation_items, 0)
     tokenizer, model = load_tokenizer(inputs["teacher"]), load_model(inputs["teacher"], settings.dtype)
-    check_lengths(tokenizer, [row["prompt"] for row in rows], config.task.max_new_tokens, positions_of(model))
+    check_lengths(tokenizer, [row["prompt"] for row in rows], config.task.longest, positions_of(model))
     trainer = CalibrationTrainer(
         model,
         TaskReward(task),
@@ -157,7 +163,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
 
 
 _SAME_NAME = (
-    *("num_generations", "gradient_accumulation_steps", "learning_rate", "beta", "calibration", "calibration_per", "gate", "floor"),
+    *("num_generations", "gradient_accumulation_steps", "learning_rate", "beta", "calibration_per", "gate", "floor"),
     *("end_token", "kl_ceiling", "entropy_floor", "truncation_ceiling", "utility_floor", "guard_action", "on_bad_reward"),
     "save_steps",
 )
@@ -178,7 +184,7 @@ def arguments(config: CalibrateConfig, work: Path) -> CalibrationConfig:
         "max_steps": s.steps,
         "per_device_train_batch_size": batch,
         "per_device_eval_batch_size": batch,
-        "max_completion_length": config.task.max_new_tokens,
+        "max_completion_length": config.task.longest,
         "eta": config.eta,
         "direction": None if config.eta == 0 else s.direction,  # the control has no direction
         "save_strategy": "steps",
@@ -189,6 +195,7 @@ def arguments(config: CalibrateConfig, work: Path) -> CalibrationConfig:
         "seed": config.seed,
         "disable_tqdm": True,  # our own bar shows less
         **{name: getattr(s, name) for name in _SAME_NAME},
+        "calibration": s.kind(config.eta),
     }
     defaults: dict[str, Any] = {"lr_scheduler_type": "constant", "top_k": 0, "report_to": [], "dataloader_pin_memory": False}
     given, known = s.trl or {}, {field.name for field in fields(CalibrationConfig) if field.init}
@@ -218,12 +225,7 @@ def calibration_record(
     model = trainer.accelerator.unwrap_model(trainer.model)
     prompts = [row["prompt"] for row in held_out]
     written = generate(
-        model,
-        tokenizer,
-        prompts,
-        temperature=1.0,
-        max_new_tokens=config.task.max_new_tokens,
-        seed=derive_seed(config.seed, "held-out"),
+        model, tokenizer, prompts, temperature=1.0, max_new_tokens=config.task.longest, seed=derive_seed(config.seed, "held-out")
     )
     tails = [[*encode_completion(tokenizer, w.text), *([tokenizer.eos_token_id] if w.finished else [])] for w in written]
     heads = [encode_prompt(tokenizer, prompt) for prompt in prompts]
@@ -244,7 +246,7 @@ def calibration_record(
         "eta": config.eta,
         "seed": config.seed,
         "steps": steps,
-        "settings": asdict(s),
+        "settings": asdict(s) | {"calibration": s.kind(config.eta)},
         "guards": guards,
         "kl": {
             "optimised": {"estimator": "k3 with bias correction, sampled, nats a token", "last_steps": kl[-5:]},

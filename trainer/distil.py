@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from distillknob.rewards.models import Dtype
 from distillknob.rewards.settings import said
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.lora import Lora
+
+if TYPE_CHECKING:
+    from distillknob.eval.generation import Generated
+    from distillknob.rewards.tasks.base import Prompt, Row, Task
 
 RecipeName = Literal["seqkd", "sft", "answer_only"]
 
@@ -20,7 +24,9 @@ class Recipe:
     """How a student is made.
 
     `seqkd`: trained on the teacher's samples at `temperature` (0: greedy); `keep_right` leaves out samples that the verifier
-    rejects. `sft`: on gold solutions. `answer_only`: on bare answers. `samples` prompts, `steps` updates of `batch_size`.
+    rejects. Of `candidates` samples a prompt one is taken: the `likeliest` under the teacher, or by `length` the right one nearest
+    in bytes to the text of a reference teacher (a study's control). `sft`: on gold solutions. `answer_only`: on bare answers.
+    `samples` prompts, `steps` updates of `batch_size`.
     """
 
     recipe: RecipeName = field(
@@ -28,6 +34,10 @@ class Recipe:
     )
     temperature: float = said(1.0, "of the teacher's samples, 0 (greedy) or above; seqkd only")
     keep_right: bool = said(False, "leave out samples that the verifier rejects; seqkd only")
+    candidates: int = said(1, "samples a prompt, of which select takes one; seqkd only")
+    select: Literal["first", "likeliest", "length"] = said(
+        "first", "which of the candidates: the likeliest under the teacher, or the nearest in length to a reference; seqkd only"
+    )
     samples: int = said(1000, "training texts, one a prompt; beyond the training rows, prompts repeat")
     steps: int = said(500, "updates of the student")
     batch_size: int = said(32, "texts an update")
@@ -35,15 +45,17 @@ class Recipe:
     lora: Lora | None = None
 
     def __post_init__(self) -> None:
-        for name in ("samples", "steps", "batch_size"):
+        for name in ("samples", "steps", "batch_size", "candidates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1")
         if self.temperature < 0:
             raise ValueError("temperature: must be 0 (greedy) or above")
         if self.learning_rate <= 0:
             raise ValueError("learning_rate: must be above 0")
-        if self.recipe != "seqkd" and (self.keep_right or self.temperature != 1.0):
-            raise ValueError(f"recipe: {self.recipe} takes nothing from a teacher: temperature and keep_right don't apply")
+        if self.recipe != "seqkd" and (self.keep_right or self.temperature != 1.0 or self.candidates > 1):
+            raise ValueError(f"recipe: {self.recipe} takes nothing from a teacher: its samples have no temperature or selection")
+        if (self.candidates > 1) != (self.select != "first"):
+            raise ValueError("select: likeliest and length choose from two or more candidates, first takes the only one")
 
     @property
     def label(self) -> str:
@@ -51,7 +63,8 @@ class Recipe:
         lora = "-lora" if self.lora is not None else ""
         if self.recipe != "seqkd":
             return self.recipe + lora
-        return f"seqkd-t{self.temperature:g}{'-right' if self.keep_right else ''}{lora}"
+        choice = "" if self.select == "first" else f"-{self.select}{self.candidates}"
+        return f"seqkd-t{self.temperature:g}{'-right' if self.keep_right else ''}{choice}{lora}"
 
 
 @dataclass(frozen=True)
@@ -94,8 +107,6 @@ def distil(config: DistilConfig, inputs: Mapping[str, Path], output: Path, work:
 
 def texts_to_learn(config: DistilConfig, inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """The training texts, one a prompt: id, prompt, text, finished, correct, and whether it is kept. A cut-off sample isn't."""
-    from distillknob.eval.generation import generate
-    from distillknob.rewards.models import load_model, load_tokenizer
     from distillknob.rewards.seeds import derive_seed
     from distillknob.rewards.tasks import load_task
 
@@ -105,20 +116,48 @@ def texts_to_learn(config: DistilConfig, inputs: Mapping[str, Path]) -> list[dic
         text_of = task.gold_text if recipe.recipe == "sft" else task.answer_text
         texts = [(text_of(row), True) for row in rows]
     else:
-        written = generate(
-            load_model(inputs["teacher"], config.dtype),
-            load_tokenizer(inputs["teacher"]),
-            [row["prompt"] for row in rows],
-            temperature=recipe.temperature,
-            max_new_tokens=config.task.max_new_tokens,
-            seed=derive_seed(config.seed, "samples"),
-        )
-        texts = [(one.text, one.finished) for one in written]
+        texts = [(one.text, one.finished) for one in _selected(config, inputs, task, rows)]
     samples = []
     for row, (text, finished) in zip(rows, texts, strict=True):
         correct = task.grade(text, row).correct
-        kept = finished and bool(text) and (bool(correct) or not recipe.keep_right)
+        kept = finished and bool(text) and (bool(correct) or not (recipe.keep_right or recipe.select == "length"))
         samples.append(
             {"id": row["id"], "prompt": row["prompt"], "text": text, "finished": finished, "correct": correct, "kept": kept}
         )
     return samples
+
+
+def _selected(config: DistilConfig, inputs: Mapping[str, Path], task: Task, rows: Sequence[Row]) -> list[Generated]:
+    """One sample of the teacher a row, chosen as the recipe says."""
+    from distillknob.eval.generation import generate
+    from distillknob.eval.proxy_check import SampledBy
+    from distillknob.rewards.models import load_model, load_tokenizer
+    from distillknob.rewards.seeds import derive_seed
+
+    recipe, count = config.recipe, config.recipe.candidates
+
+    def sampled(role: str, prompts: Sequence[Prompt]) -> list[Generated]:
+        return generate(
+            load_model(inputs[role], config.dtype),
+            load_tokenizer(inputs[role]),
+            prompts,
+            temperature=recipe.temperature,
+            max_new_tokens=config.task.longest,
+            seed=derive_seed(config.seed, "samples"),
+        )
+
+    prompts = [row["prompt"] for row in rows for _ in range(count)]
+    written = sampled("teacher", prompts)
+    if recipe.select == "first":
+        return written
+    if recipe.select == "likeliest":
+        scorer = SampledBy(load_model(inputs["teacher"], config.dtype), load_tokenizer(inputs["teacher"]))
+        logps = scorer.sampled_logps(prompts, [one.ids for one in written])
+        worth = [(one.finished, sum(values)) for one, values in zip(written, logps, strict=True)]
+    else:
+        lengths = [len(one.text.encode()) for one in sampled("reference", [row["prompt"] for row in rows]) for _ in range(count)]
+        right = [task.grade(one.text, rows[i // count]).correct == 1 for i, one in enumerate(written)]
+        worth = [
+            (one.finished and ok, -abs(len(one.text.encode()) - n)) for one, ok, n in zip(written, right, lengths, strict=True)
+        ]
+    return [written[max(range(i, i + count), key=lambda j: worth[j])] for i in range(0, len(written), count)]

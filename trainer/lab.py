@@ -1,57 +1,74 @@
-"""The lab: a teacher, a proxy and students made from scratch in about two minutes (method §7).
+"""The lab: a teacher, a proxy and students made from scratch in a few minutes (method §7).
 
-Sizes and rates are the ones that learnt the task in fresh seeds (docs/LOG.md). All three are stages of a study.
+Sizes and rates are the ones that learnt the tasks in fresh seeds (docs/LOG.md). Each model is a stage of a study; the teacher is
+made in two, so that studies of different styles share its base.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from distillknob.eval.generation import generate
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_jsonl
+from distillknob.rewards.models import load_model, load_tokenizer
 from distillknob.rewards.seeds import derive_seed
 from distillknob.rewards.settings import said
-from distillknob.rewards.tasks.chain import ALPHABET, UNIT, ChainTask, parse, working
-from distillknob.trainer.supervised import Supervised, save_model, train_on_pairs
+from distillknob.rewards.tasks import LabName, lab_task
+from distillknob.rewards.tasks.base import LabTask
+from distillknob.rewards.tasks.side import SIDE_TASKS, SideTask
+from distillknob.trainer.supervised import Pair, Supervised, save_model, train_on_pairs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _SPECIAL = ["<pad>", "<eos>", "<unk>"]
-_TASK = ChainTask()
 _TOKENIZER_TEXTS = 2000
-_MAX_NEW_TOKENS = 26
 S = TypeVar("S")
 
 
-def _check(settings: LabTeacher | LabProxy | LabStudent) -> None:
+def _check(settings: LabBase | LabTeacher | LabProxy | LabStudent) -> None:
     """Sizes and shares that can work."""
-    if settings.width < 16 or settings.width % 16:
+    width = vars(settings).get("width", 16)
+    if width < 16 or width % 16:
         raise ValueError("width: must be a multiple of 16 (heads of 16)")
     for name, value in vars(settings).items():
         if isinstance(value, int) and value < 1:
             raise ValueError(f"{name}: must be at least 1")
-    for name in ("written", "base_written", "required"):
+    for name in ("written", "required"):
         if not 0 <= vars(settings).get(name, 0.0) <= 1:
             raise ValueError(f"{name}: must be a share from 0 to 1")
+    if not 0 <= vars(settings).get("side", 0.0) <= 0.1:
+        raise ValueError("side: must be a share from 0 to 0.1")
+
+
+@dataclass(frozen=True)
+class LabBase:
+    """The pre-trained teacher, before it has a style: it learns the task from terse texts (leaving out has to be learnt), and
+    the two side tasks beside it."""
+
+    width: int = said(64, "hidden size, a multiple of 16 (heads of 16)")
+    layers: int = said(3, "layers of the model")
+    steps: int = said(3400, "updates")
+    written: float = said(0.35, "share of steps written in its training texts, 0 to 1")
+    side: float = said(0.04, "share of training rows from each of the two side tasks, 0 to 0.1")
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 @dataclass(frozen=True)
 class LabTeacher:
-    """`base_steps` on a style that writes `base_written` of the states (leaving out has to be learnt), then `style_steps` that
-    set the prior to `written`; then rounds of `style_steps` until `required` sampled accuracy on validation items, or refusal."""
+    """Rounds of `style_steps` on texts with `written` of the steps, until `required` sampled accuracy on validation items, or
+    refusal."""
 
-    width: int = said(64, "hidden size, a multiple of 16 (heads of 16)")
-    layers: int = said(3, "layers of the model")
-    base_steps: int = said(3400, "updates on the terse style")
-    base_written: float = said(0.35, "share of states written in the terse style, 0 to 1")
     style_steps: int = said(400, "updates of a round on the style that it is to show")
-    written: float = said(0.8, "share of states written in that style, 0 to 1")
+    written: float = said(0.8, "share of steps written in that style, 0 to 1")
+    side: float = said(0.04, "share of training rows from each of the two side tasks, 0 to 0.1")
     required: float = said(0.98, "sampled accuracy on validation items below which it is refused, 0 to 1")
     rounds: int = said(4, "rounds of style_steps at most until it is reached")
     validation_items: int = said(1024, "items that accuracy is taken on")
@@ -90,8 +107,9 @@ class LabStudent:
 
 @dataclass(frozen=True)
 class Lab:
-    """The three models of the lab."""
+    """The models of the lab."""
 
+    base: LabBase = LabBase()
     teacher: LabTeacher = LabTeacher()
     proxy: LabProxy = LabProxy()
     student: LabStudent = LabStudent()
@@ -99,87 +117,112 @@ class Lab:
 
 @dataclass(frozen=True)
 class Made(Generic[S]):
-    """A lab model's settings and its seed: the config of a stage."""
+    """A lab model's settings, its seed and its task: the config of a stage."""
 
     settings: S
     seed: int
+    task: LabName = "chain"
+
+
+def make_base(config: Made[LabBase], inputs: Mapping[str, Path], output: Path, work: Path) -> None:
+    """Stage: trains the teacher before it has a style."""
+    settings, task = config.settings, lab_task(config.task)
+    tokenizer = bpe_tokenizer(_tokenizer_texts(task), task, 128)
+    model = tiny_llama(tokenizer, width=settings.width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
+    batch = Supervised(settings.steps, learning_rate=2e-3)
+    pairs = _texts(task, settings.written, batch, config.seed, "base", side=settings.side)
+    _train_and_save(model, tokenizer, pairs, batch, config.seed, output, work)
 
 
 def make_teacher(config: Made[LabTeacher], inputs: Mapping[str, Path], output: Path, work: Path) -> None:
-    """Stage: trains the teacher; a UserError where it doesn't reach the required accuracy (weak teachers lose accuracy later)."""
-    settings, tokenizer = config.settings, bpe_tokenizer(_tokenizer_texts(), UNIT, 128)
-    model = tiny_llama(tokenizer, width=settings.width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
-    batch = Supervised(settings.base_steps, learning_rate=2e-3)
-    model, log = _train(model, tokenizer, settings.base_written, batch, config.seed, "base", work)
-    accuracy = 0.0
+    """Stage: gives the model in inputs `base` its style; a UserError where it doesn't reach the required accuracy (weak teachers
+    lose accuracy later)."""
+    settings, task = config.settings, lab_task(config.task)
+    tokenizer, model = load_tokenizer(inputs["base"]), load_model(inputs["base"])
+    batch, log, accuracy = Supervised(settings.style_steps, learning_rate=1e-3), [], 0.0
     for number in range(settings.rounds):
-        style = Supervised(settings.style_steps, learning_rate=1e-3)
-        model, more = _train(model, tokenizer, settings.written, style, config.seed, f"style-{number}", work)
-        accuracy = _sampled_accuracy(model, tokenizer, settings.validation_items, config.seed)
+        name = f"style-{number}"
+        pairs = _texts(task, settings.written, batch, config.seed, name, side=settings.side)
+        model, more = train_on_pairs(model, tokenizer, pairs, batch, seed=derive_seed(config.seed, name), work=work / name)
+        accuracy = _sampled_accuracy(task, model, tokenizer, settings.validation_items, config.seed)
         log += [*more, {"validation_accuracy_t1": accuracy}]
         if accuracy >= settings.required:
             save_model(model, tokenizer, output)
             write_jsonl(output / "metrics.jsonl", log)
             return
-    steps = settings.base_steps + settings.rounds * settings.style_steps
     raise UserError(
-        f"lab teacher: {accuracy:.3f} right on validation items after {steps} steps, "
-        f"below the {settings.required} that a study needs; take another seed or more lab.teacher base_steps"
+        f"lab teacher: {accuracy:.3f} right on validation items after {settings.rounds} rounds of {settings.style_steps} steps, "
+        f"below the {settings.required} that a study needs; take another seed or more lab.base.steps"
     )
 
 
 def make_proxy(config: Made[LabProxy], inputs: Mapping[str, Path], output: Path, work: Path) -> None:
     """Stage: trains the proxy on `problems` worked problems, many times over."""
-    settings, tokenizer = config.settings, character_tokenizer(ALPHABET)
+    settings, task = config.settings, lab_task(config.task)
+    tokenizer = character_tokenizer(task.alphabet)
     model = tiny_llama(tokenizer, width=settings.width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
     batch = Supervised(settings.steps, learning_rate=settings.learning_rate)
-    model, log = _train(model, tokenizer, settings.written, batch, config.seed, "proxy", work, problems=settings.problems)
-    save_model(model, tokenizer, output)
-    write_jsonl(output / "metrics.jsonl", log)
+    pairs = _texts(task, settings.written, batch, config.seed, "proxy", problems=settings.problems)
+    _train_and_save(model, tokenizer, pairs, batch, config.seed, output, work)
 
 
 def make_student(config: Made[LabStudent], inputs: Mapping[str, Path], output: Path, work: Path) -> None:
     """Stage: trains S_0 for a few steps."""
-    settings, tokenizer = config.settings, bpe_tokenizer(_tokenizer_texts(), UNIT, 128)
+    settings, task = config.settings, lab_task(config.task)
+    tokenizer = bpe_tokenizer(_tokenizer_texts(task), task, 128)
     model = tiny_llama(tokenizer, width=settings.width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
-    model, log = _train(model, tokenizer, settings.written, Supervised(settings.steps), config.seed, "student", work)
+    batch = Supervised(settings.steps)
+    pairs = _texts(task, settings.written, batch, config.seed, "student")
+    _train_and_save(model, tokenizer, pairs, batch, config.seed, output, work)
+
+
+def _train_and_save(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[Pair],
+    batch: Supervised,
+    seed: int,
+    output: Path,
+    work: Path,
+) -> None:
+    model, log = train_on_pairs(model, tokenizer, pairs, batch, seed=derive_seed(seed, "order"), work=work)
     save_model(model, tokenizer, output)
     write_jsonl(output / "metrics.jsonl", log)
 
 
-def _train(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    written: float,
-    settings: Supervised,
-    seed: int,
-    name: str,
-    work: Path,
-    problems: int | None = None,
-) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
+def _texts(
+    task: LabTask, written: float, batch: Supervised, seed: int, name: str, *, side: float = 0.0, problems: int | None = None
+) -> list[Pair]:
+    """Worked problems of the task, one a row of training unless `problems` says fewer, with a share `side` of each side task."""
     rng = random.Random(derive_seed(seed, name, "style"))
-    rows = _TASK.rows("train", problems or settings.steps * settings.batch_size, derive_seed(seed, name, "problems"))
-    pairs = [(row["prompt"], working(parse(row["prompt"]), written, rng)) for row in rows]
-    return train_on_pairs(model, tokenizer, pairs, settings, seed=derive_seed(seed, name, "order"), work=work / name)
+    rows = task.rows("train", problems or batch.steps * batch.batch_size, derive_seed(seed, name, "problems"))
+    pairs: list[Pair] = [(row["prompt"], task.worked(row, written, rng)) for row in rows]
+    count = int(side * len(pairs))
+    places = iter(rng.sample(range(len(pairs)), count * len(SIDE_TASKS)))
+    for kind in SIDE_TASKS:
+        other = SideTask(kind, task.symbols)
+        for row, place in zip(other.rows("train", count, derive_seed(seed, name, kind)), places, strict=False):
+            pairs[place] = (row["prompt"], other.gold_text(row))
+    return pairs
 
 
-def _sampled_accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, items: int, seed: int) -> float:
-    rows = _TASK.rows("validation", items, 0)
+def _sampled_accuracy(task: LabTask, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, items: int, seed: int) -> float:
+    rows = task.rows("validation", items, 0)
     written = generate(
         model,
         tokenizer,
         [row["prompt"] for row in rows],
         temperature=1.0,
-        max_new_tokens=_MAX_NEW_TOKENS,
+        max_new_tokens=task.max_new_tokens,
         seed=derive_seed(seed, "validation"),
     )
-    return sum(bool(_TASK.grade(one.text, row).correct) for one, row in zip(written, rows, strict=True)) / items
+    return sum(bool(task.grade(one.text, row).correct) for one, row in zip(written, rows, strict=True)) / items
 
 
-def _tokenizer_texts() -> list[str]:
+def _tokenizer_texts(task: LabTask) -> list[str]:
     rng = random.Random("tokenizer")
-    rows = _TASK.rows("train", _TOKENIZER_TEXTS, 0)
-    return [text for row in rows for text in (row["prompt"], working(parse(row["prompt"]), 0.5, rng))]
+    rows = task.rows("train", _TOKENIZER_TEXTS, 0)
+    return [text for row in rows for text in (row["prompt"], task.worked(row, 0.5, rng))]
 
 
 def _fast_tokenizer(tokenizer: object) -> PreTrainedTokenizerBase:
@@ -195,15 +238,15 @@ def _fast_tokenizer(tokenizer: object) -> PreTrainedTokenizerBase:
     )
 
 
-def bpe_tokenizer(texts: Iterable[str], unit: str, vocabulary: int) -> PreTrainedTokenizerBase:
-    """A BPE tokenizer trained on `texts`; merges stay inside the matches of the regular expression `unit`."""
+def bpe_tokenizer(texts: Iterable[str], task: LabTask, vocabulary: int) -> PreTrainedTokenizerBase:
+    """A BPE tokenizer trained on `texts`, over the task's alphabet; merges stay inside the matches of its `unit`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(unit), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(task.unit), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=_SPECIAL, initial_alphabet=sorted(ALPHABET), show_progress=False
+        vocab_size=vocabulary, special_tokens=_SPECIAL, initial_alphabet=sorted(task.alphabet), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return _fast_tokenizer(tokenizer)

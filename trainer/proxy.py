@@ -27,10 +27,10 @@ def proxy_of(config: CalibrateConfig, inputs: Mapping[str, Path]) -> ProxyCheck:
     return check_proxy(
         load_model(inputs["teacher"], s.dtype),
         load_tokenizer(inputs["teacher"]),
-        CalibrationReward(scorer, kind=s.calibration, per=s.calibration_per, floor=s.floor),
+        CalibrationReward(scorer, kind=s.kind(config.eta), per=s.calibration_per, floor=s.floor),
         task,
         task.rows("validation", PROMPTS, 0),
         samples=SAMPLES,
-        max_new_tokens=config.task.max_new_tokens,
+        max_new_tokens=config.task.longest,
         seed=derive_seed(config.seed, "proxy check"),
     )

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class Figure:
 
 
 Part = Callable[[], dict[str, Figure]]
+Totals = Callable[[dict[str, Figure]], dict[str, Figure]]
 
 
 def git(*words: str) -> str:
@@ -38,10 +39,11 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run_parts(name: str, parts: dict[str, Part], chosen: str | None) -> int:
+def run_parts(name: str, parts: Mapping[str, Part], chosen: str | None, totals: Totals | None = None) -> int:
     """Runs the chosen part, or all whose code has changed since, writes the result file and prints it; the exit status.
 
-    0 for a part where its own figures hold, for the whole only where all parts are there and hold.
+    `totals`: figures from those of all parts, once all are there. 0 for a part where its own figures hold, for the whole only
+    where all parts are there and hold.
     """
     if chosen is not None and chosen not in parts:
         print(f"PART={chosen}: no such part; valid: {', '.join(parts)}")
@@ -61,16 +63,19 @@ def run_parts(name: str, parts: dict[str, Part], chosen: str | None) -> int:
             "commit": _commit(),
             "figures": {key: asdict(figure) for key, figure in figures.items()},
         }
-        _write(path, name, parts, stored)
-    result = _write(path, name, parts, stored)
+        _write(path, name, parts, stored, totals)
+    result = _write(path, name, parts, stored, totals)
     print(_table(result))
     held = stored[chosen]["figures"].values() if chosen else result["figures"].values()
     fine = all(figure["holds"] is not False for figure in held)
     return 0 if fine and (chosen or result["holds"]) else 1
 
 
-def _write(path: Path, name: str, parts: dict[str, Part], stored: dict[str, Any]) -> dict[str, Any]:
+def _write(path: Path, name: str, parts: Mapping[str, Part], stored: dict[str, Any], totals: Totals | None) -> dict[str, Any]:
     figures = {key: figure for part in parts if part in stored for key, figure in stored[part]["figures"].items()}
+    if totals is not None and set(parts) <= set(stored):
+        found = totals({key: Figure(**figure) for key, figure in figures.items()})
+        figures = {key: asdict(figure) for key, figure in found.items()} | figures
     commits = {stored[part]["commit"] for part in parts if part in stored}
     result = {
         "holds": set(parts) <= set(stored) and all(figure["holds"] is not False for figure in figures.values()),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from distillknob.eval.rules import VerdictRules
 from distillknob.rewards.models import Dtype
 from distillknob.rewards.settings import said
-from distillknob.rewards.tasks import TaskConfig
+from distillknob.rewards.tasks import LAB_TASKS, TaskConfig, lab_task
+from distillknob.rewards.tasks.side import SIDE_TASKS
 from distillknob.trainer.calibrate import Calibration
 from distillknob.trainer.distil import Recipe
 from distillknob.trainer.lab import Lab
+
+Control = Literal["greedy", "half", "best_of", "length_matched", "answer_only", "no_reasoning"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,11 @@ class Study:
     """One study. `teacher`, `proxy` and `student` are model folders, or `lab` for the lab's own, made from scratch.
 
     `etas` must hold 0, the control. Every `seqkd` recipe is run on the original and on each calibrated teacher, `sft` and
-    `answer_only` once. `greedy_original` adds students of the original sampled greedily, which the verdict *better teacher*
-    needs; null: only where an eta is above 0.
+    `answer_only` once. `controls` adds cells of students, trained as the first `seqkd` recipe says but on other texts: the
+    original's at T = 0 (`greedy`, which the verdict *better teacher* needs), at T = 0.5 (`half`), the likeliest of eight
+    (`best_of`), of eight the right one nearest in length to the calibrated teacher's (`length_matched`), bare answers
+    (`answer_only`), and samples of the original after it was fine-tuned on bare answers (`no_reasoning`, a teacher of its own).
+    `others`: tasks that teachers are not calibrated on, and answer too: what the owner pays.
     """
 
     name: str = field(metadata={"help": "name of the study, and of its folder under runs/"})
@@ -44,8 +51,11 @@ class Study:
     etas: tuple[float, ...] = said((0.0, -0.5), "dials: above 0 easier to copy, below 0 harder; must hold 0, the control")
     calibration_seeds: int = said(1, "calibrated teachers an eta, 1 to 1000; 5 or more to speak of an eta")
     student_seeds: int = said(5, "students a cell, 1 to 1000; verdicts on students need 5 or more")
-    greedy_original: bool | None = said(None, "students of the original's greedy samples (null: where an eta is above 0)")
+    controls: tuple[Control, ...] | None = said(None, "cells to compare with (null: greedy where an eta is above 0)")
     task: TaskConfig = field(default_factory=TaskConfig)
+    others: tuple[TaskConfig, ...] | None = said(
+        None, "further tasks that every teacher answers, each a section as task (null: the lab teacher's two side tasks)"
+    )
     lab: Lab = field(default_factory=Lab)
     calibration: Calibration = field(default_factory=Calibration)
     recipes: tuple[Recipe, ...] = field(
@@ -68,12 +78,25 @@ class Study:
         wrong = [eta for eta in self.etas if sign * eta < 0]
         if wrong:
             raise ValueError(f"etas: {wrong[0]:g} contradicts calibration.direction: {self.calibration.direction}")
+        if len(set(self.wanted_controls)) < len(self.wanted_controls):
+            raise ValueError("controls: must differ")
+        if self.controls and not any(recipe.recipe == "seqkd" for recipe in self.recipes):
+            raise ValueError("controls: are trained as the first seqkd recipe says, and recipes has none")
+        if any(recipe.select == "length" for recipe in self.recipes):
+            raise ValueError(
+                "recipes: select: length is a control of a study (controls: [length_matched]), not a recipe of its own"
+            )
+        names = [other.label for other in self.others or ()]
+        if len({*names, self.task.label}) <= len(names):
+            raise ValueError(
+                "others: must differ from each other and from task, in their names (of jsonl tasks: their test files')"
+            )
         labels = [recipe.label for recipe in self.recipes]
         if not labels or len(set(labels)) < len(labels):
             raise ValueError("recipes: at least one, and no two with the same recipe, temperature, keep_right and use of LoRA")
-        if "lab" in (self.teacher, self.proxy, self.student) and self.task.name != "chain":
+        if "lab" in (self.teacher, self.proxy, self.student) and self.task.name not in LAB_TASKS:
             raise ValueError(
-                f"task: the lab's models only know chain, not {self.task.name}; name teacher, proxy and student folders"
+                f"task: the lab's models know {', '.join(LAB_TASKS)}, not {self.task.name}; name teacher, proxy and student folders"
             )
         if self.calibration.dtype != self.dtype and self.calibration.dtype != "float32":
             raise ValueError("calibration.dtype: leave it out and set dtype of the study")
@@ -85,6 +108,17 @@ class Study:
         return {role: path for role, path in roles.items() if path != "lab"}
 
     @property
-    def wants_greedy_original(self) -> bool:
-        """Whether students of the original's greedy samples are trained too."""
-        return any(eta > 0 for eta in self.etas) if self.greedy_original is None else self.greedy_original
+    def wanted_controls(self) -> tuple[Control, ...]:
+        """The controls that are run."""
+        if self.controls is not None:
+            return self.controls
+        return ("greedy",) if any(eta > 0 for eta in self.etas) else ()
+
+    @property
+    def other_tasks(self) -> tuple[TaskConfig, ...]:
+        """The tasks beside the calibrated one that teachers answer."""
+        if self.others is not None:
+            return self.others
+        if self.teacher != "lab" or self.task.name not in LAB_TASKS:
+            return ()
+        return tuple(TaskConfig(name, symbols=lab_task(self.task.name).symbols) for name in SIDE_TASKS)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from distillknob.rewards.errors import UserError
-from distillknob.scripts.study.storage import clear, code_version, hash_items, hash_tree, is_finished, read_marker
+from distillknob.scripts.study.storage import adopt, clear, code_version, hash_items, hash_tree, is_finished, read_marker
 from distillknob.scripts.study.workers import Job, Outcome, execute, start_pool
 
 
@@ -89,9 +89,10 @@ def _flat(name: str) -> str:
 class _Fingerprints:
     """Fingerprints of stages whose inputs are finished; hashes each external file once."""
 
-    def __init__(self, run: Path, version: str | None) -> None:
-        self.run, self.version = run, version or code_version()
+    def __init__(self, run: Path, version: str | None, reuse: Sequence[Path] = ()) -> None:
+        self.run, self.version, self.reuse = run, version or code_version(), reuse
         self.external: dict[Path, str] = {}
+        self.elsewhere: dict[str, tuple[Path, Mapping[str, Any]]] = {}  # finished in a run to reuse: that run and the marker
 
     def _file(self, stage: str, role: str, path: Path) -> str:
         if path not in self.external:
@@ -102,7 +103,7 @@ class _Fingerprints:
 
     def _output(self, stage: str) -> str:
         """Content of a finished stage: of the files it wrote itself, not of what others put beside them."""
-        marker = read_marker(self.run, stage)
+        marker = self.elsewhere[stage][1] if stage in self.elsewhere else read_marker(self.run, stage)
         assert marker is not None
         return hash_items((name, output["sha256"]) for name, output in marker["outputs"].items())
 
@@ -119,11 +120,19 @@ class _Fingerprints:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     def kept(self, stage: Stage, fingerprint: str) -> StageResult | None:
-        """The result of a stage that is finished already, else None."""
-        marker = read_marker(self.run, stage.name)
-        if marker is None or not is_finished(self.run, marker, stage.target, fingerprint):
-            return None
-        return StageResult(stage.name, "kept", float(marker["seconds"]))
+        """The result of a stage that is finished already, here or in a run to reuse, else None."""
+        for run in (self.run, *self.reuse):
+            marker = read_marker(run, stage.name)
+            if marker is not None and is_finished(run, marker, stage.target, fingerprint):
+                if run != self.run:
+                    self.elsewhere[stage.name] = run, marker
+                return StageResult(stage.name, "kept", float(marker["seconds"]))
+        return None
+
+    def take_over(self, stage: str) -> None:
+        """Copies the output of a stage that was found in a run to reuse."""
+        if stage in self.elsewhere:
+            adopt(self.elsewhere[stage][0], self.run, stage, self.elsewhere.pop(stage)[1])
 
 
 def _plan(stages: Sequence[Stage], known: _Fingerprints) -> list[tuple[Stage, Literal["done", "run"]]]:
@@ -139,10 +148,10 @@ def _plan(stages: Sequence[Stage], known: _Fingerprints) -> list[tuple[Stage, Li
 
 
 def plan(
-    stages: Sequence[Stage], run: Path, *, force_code_version: str | None = None
+    stages: Sequence[Stage], run: Path, *, reuse: Sequence[Path] = (), force_code_version: str | None = None
 ) -> list[tuple[Stage, Literal["done", "run"]]]:
     """What `run_stages` would do, in list order. "run" may turn out as kept where an input is run and comes out the same."""
-    return _plan(stages, _Fingerprints(run, force_code_version))
+    return _plan(stages, _Fingerprints(run, force_code_version, reuse))
 
 
 class _Progress:
@@ -208,15 +217,19 @@ class _Runner:
             self.pool.shutdown(cancel_futures=True)
 
 
-def run_stages(stages: Sequence[Stage], run: Path, *, jobs: int, force_code_version: str | None = None) -> dict[str, StageResult]:
+def run_stages(
+    stages: Sequence[Stage], run: Path, *, jobs: int, reuse: Sequence[Path] = (), force_code_version: str | None = None
+) -> dict[str, StageResult]:
     """Runs what is not finished, up to `jobs` stages at once, in list order as inputs finish; the caller holds the RunLock.
+
+    `reuse`: other run folders; a stage that is finished there with the same fingerprint is copied instead of run.
 
     Raises ValueError for stages that do not fit together (unknown input, cycle, a name or target twice); UserError (the user's
     mistake, with the stage's name) or StageFailed, after the stages beside the failed one have finished. Workers import
     `workers.PRELOAD` (torch); none is started if nothing is to be run.
     """
     run = run.resolve()
-    known, results = _Fingerprints(run, force_code_version), dict[str, StageResult]()
+    known, results = _Fingerprints(run, force_code_version, reuse), dict[str, StageResult]()
     to_run = sum(status == "run" for _, status in _plan(stages, known))
     sorter = _graph(stages)
     position = {stage.name: number for number, stage in enumerate(stages)}
@@ -236,6 +249,7 @@ def run_stages(stages: Sequence[Stage], run: Path, *, jobs: int, force_code_vers
                 for number in sorted(position[name] for name in ready):
                     fingerprint = known.of(stages[number])
                     if kept := known.kept(stages[number], fingerprint):
+                        known.take_over(kept.name)
                         clear(run / ".work" / _flat(kept.name))
                         finish(kept)
                     else:

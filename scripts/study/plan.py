@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from distillknob.eval.predict import PredictConfig
 from distillknob.rewards.seeds import derive_seed
-from distillknob.scripts.study.config import Study
+from distillknob.rewards.tasks import LAB_TASKS, TaskConfig
+from distillknob.scripts.study.config import Control, Study
 from distillknob.scripts.study.engine import Stage
 from distillknob.trainer.calibrate import CalibrateConfig
 from distillknob.trainer.distil import DistilConfig, Recipe
@@ -25,7 +27,8 @@ class Teacher:
     calibration_seed: int | None = None
 
 
-ORIGINAL = Teacher("orig")
+ORIGINAL, NO_REASONING = Teacher("orig"), Teacher("no-reasoning")
+CANDIDATES = 8  # texts a prompt that the controls best_of and length_matched choose from
 
 
 class StudyPlan:
@@ -38,26 +41,64 @@ class StudyPlan:
         self.stages: list[Stage] = []
         self.cells: list[dict[str, Any]] = []
         calibrated = [Teacher(f"eta{eta:+g}-c{c}", eta, c) for c in range(study.calibration_seeds) for eta in study.etas]
-        self._make("teacher", "teachers/orig", study.teacher, study.lab.teacher)
+        self._make("base", "lab/base", study.teacher, study.lab.base)
         self._make("proxy", "lab/proxy", study.proxy, study.lab.proxy)
-        for seed in range(study.student_seeds if study.student == "lab" else 1):
-            self._make("student", self._base(seed), study.student, study.lab.student, seed)
+        self._make("teacher", "teachers/orig", study.teacher, study.lab.teacher, {"base": "lab/base"})
+        bases = range(study.student_seeds if study.student == "lab" else 1)
+        for seed in bases:
+            self._make("student", self._base(seed), study.student, study.lab.student, seed=seed)
         for teacher in calibrated:
             self._calibrate(teacher)
         for teacher in (ORIGINAL, *calibrated):
             self._teacher_cell(teacher)
-        for seed in range(study.student_seeds if study.student == "lab" else 1):
+        for seed in bases:
             self._predict(self._base(seed), self._external("student", self._base(seed)))
             self._cell("none", None, f"{self._student_name}-base", None, "base", seed)
         for recipe in study.recipes:
-            if recipe.recipe != "seqkd":
+            if recipe.recipe == "seqkd":
+                for teacher in (ORIGINAL, *calibrated):
+                    self._students(teacher.tid, teacher, recipe)
+            else:
                 self._students("gold", None, recipe)
-                continue
-            for teacher in (ORIGINAL, *calibrated):
-                self._students(teacher.tid, teacher, recipe)
-        seqkd = [recipe for recipe in study.recipes if recipe.recipe == "seqkd"]
-        if study.wants_greedy_original and seqkd and not any(recipe.temperature == 0 for recipe in seqkd):
-            self._students("orig", ORIGINAL, replace(seqkd[0], temperature=0.0))
+        tuned = [teacher for teacher in calibrated if teacher.eta]
+        for control in study.wanted_controls:
+            self._control(control, tuned[0] if tuned else None)
+
+    def _control(self, control: Control, tuned: Teacher | None) -> None:
+        """Students of one control, trained as those of the first seqkd recipe; nothing that is there already is made again."""
+        recipe = next((recipe for recipe in self.study.recipes if recipe.recipe == "seqkd"), None)
+        if recipe is None:
+            return
+        if control == "no_reasoning":
+            answers = replace(recipe, recipe="answer_only", temperature=1.0, keep_right=False)
+            self._fine_tune(NO_REASONING, answers)
+            self._teacher_cell(NO_REASONING)
+            self._students(NO_REASONING.tid, NO_REASONING, recipe)
+        elif control == "answer_only":
+            answers = replace(recipe, recipe="answer_only", temperature=1.0, keep_right=False)
+            if not any(other.label == answers.label for other in self.study.recipes):
+                self._students("gold", None, answers)
+        elif control == "length_matched":
+            if tuned is not None:
+                self._students("orig", ORIGINAL, replace(recipe, candidates=CANDIDATES, select="length"), reference=tuned)
+        else:
+            changes: dict[Control, dict[str, Any]] = {
+                "greedy": {"temperature": 0.0},
+                "half": {"temperature": 0.5},
+                "best_of": {"candidates": CANDIDATES, "select": "likeliest"},
+            }
+            changed = replace(recipe, **changes[control])
+            if not any(other.label == changed.label for other in self.study.recipes):
+                self._students("orig", ORIGINAL, changed)
+
+    def _fine_tune(self, teacher: Teacher, recipe: Recipe) -> None:
+        """A teacher that is made from the original by supervised training, the way students are."""
+        study, target = self.study, f"teachers/{teacher.tid}"
+        config = DistilConfig(study.task, recipe, derive_seed(study.seed, teacher.tid), study.dtype)
+        original = self._teacher_source(ORIGINAL)
+        renamed = {kind: {"student": next(iter(named.values()))} for kind, named in original.items()}
+        sources = self._sources(renamed, self._data("train"))
+        self.stages.append(Stage(target, target, "distillknob.trainer.distil:distil", config, **sources))
 
     @property
     def _student_name(self) -> str:
@@ -66,10 +107,13 @@ class StudyPlan:
     def _base(self, seed: int) -> str:
         return f"students/none/{self._student_name}-base/{seed}"
 
-    def _make(self, role: str, target: str, path: str, settings: Any, seed: int = 0) -> None:
-        if path == "lab":
-            made = Made(settings, derive_seed(self.study.seed, role, seed))
-            self.stages.append(Stage(target, target, f"distillknob.trainer.lab:make_{role}", made))
+    def _make(
+        self, role: str, target: str, path: str, settings: Any, inputs: Mapping[str, str] = MappingProxyType({}), seed: int = 0
+    ) -> None:
+        task = self.study.task.name
+        if path == "lab" and task in LAB_TASKS:
+            made = Made(settings, derive_seed(self.study.seed, role, seed), task)
+            self.stages.append(Stage(target, target, f"distillknob.trainer.lab:make_{role}", made, inputs))
 
     def _external(self, role: str, stage: str) -> dict[str, dict[str, Any]]:
         """The `inputs` or `files` of a stage that reads the model of a role."""
@@ -106,10 +150,13 @@ class StudyPlan:
         self.stages.append(Stage(target, target, "distillknob.trainer.calibrate:calibrate", config, **sources))
 
     def _teacher_cell(self, teacher: Teacher) -> None:
-        self._predict(f"teachers/{teacher.tid}", self._teacher_source(teacher))
+        source = self._teacher_source(teacher)
+        self._predict(f"teachers/{teacher.tid}", source)
+        for other in self.study.other_tasks:
+            self._predict(f"teachers/{teacher.tid}/others/{other.label}", source, other)
         self._cell(teacher.tid, teacher, None, None, None, None)
 
-    def _students(self, tid: str, teacher: Teacher | None, recipe: Recipe) -> None:
+    def _students(self, tid: str, teacher: Teacher | None, recipe: Recipe, reference: Teacher | None = None) -> None:
         study = self.study
         sid = f"{self._student_name}-{recipe.label}-{study.task.name}"
         for seed in range(study.student_seeds):
@@ -119,21 +166,22 @@ class StudyPlan:
             sources = self._sources(
                 self._external("student", self._base(base)),
                 {} if teacher is None else self._teacher_source(teacher),
+                {} if reference is None else {"inputs": {"reference": f"teachers/{reference.tid}"}},
                 self._data("train"),
             )
             self.stages.append(Stage(target, target, "distillknob.trainer.distil:distil", config, **sources))
             self._predict(target, {"inputs": {"student": target}})
             self._cell(tid, teacher, sid, recipe, recipe.recipe, seed)
 
-    def _predict(self, target: str, source: dict[str, dict[str, Any]]) -> None:
+    def _predict(self, target: str, source: dict[str, dict[str, Any]], other: TaskConfig | None = None) -> None:
         study = self.study
         config = PredictConfig(
-            study.task, study.measure.items, derive_seed(study.seed, "predict"), study.measure.batch_size, study.dtype
+            other or study.task, study.measure.items, derive_seed(study.seed, "predict"), study.measure.batch_size, study.dtype
         )
         renamed = {kind: {"model": next(iter(named.values()))} for kind, named in source.items() if named}
-        renamed = self._sources(renamed, self._data("test"))
+        tests = self._data("test") if other is None else {"files": {k: v for k, v in other.files.items() if k == "test"}}
         path = f"{target}/predictions.jsonl"
-        self.stages.append(Stage(path, path, "distillknob.eval.predict:predict", config, **renamed))
+        self.stages.append(Stage(path, path, "distillknob.eval.predict:predict", config, **self._sources(renamed, tests)))
 
     def _cell(
         self, tid: str, teacher: Teacher | None, sid: str | None, recipe: Recipe | None, name: str | None, seed: int | None
@@ -151,6 +199,7 @@ class StudyPlan:
                 "sampling": _sampling(recipe),
                 "task": self.study.task.name,
                 "seed": seed,
+                "others": [other.label for other in self.study.other_tasks] if sid is None else [],
             }
         )
 
@@ -158,4 +207,5 @@ class StudyPlan:
 def _sampling(recipe: Recipe | None) -> dict[str, Any] | None:
     if recipe is None or recipe.recipe != "seqkd":
         return None
-    return {"temperature": recipe.temperature, "keep_right": recipe.keep_right}
+    names = ("temperature", "keep_right", "candidates", "select")
+    return {name: getattr(recipe, name) for name in names}

@@ -6,7 +6,8 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -106,6 +107,20 @@ def publish(run: Path, stage: str, target: str, output: Path, marker: dict[str, 
         final.replace(output.with_name(f"{output.name}.old"))  # the caller removes the folder that holds both
     output.replace(final)
     write_json(marker_path(run, stage), {**marker, "target": target, "outputs": outputs})
+
+
+def adopt(source: Path, run: Path, stage: str, marker: Mapping[str, Any]) -> None:
+    """Copies the output of a stage that another run has finished, and publishes it here under the same marker."""
+    temporary = run / ".work" / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    holder = Path(tempfile.mkdtemp(dir=temporary))
+    output = holder / Path(marker["target"]).name
+    for name in marker["outputs"]:
+        copy = output / Path(name).relative_to(marker["target"])
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / name, copy)
+    publish(run, stage, marker["target"], output, {key: value for key, value in marker.items() if key not in ("target", "outputs")})
+    clear(holder)
 
 
 def clear(folder: Path) -> None:

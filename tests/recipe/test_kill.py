@@ -50,7 +50,7 @@ def test_a_built_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     wheel = next(tmp_path.glob("distillknob-*.whl"))
     subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    code = "import distillknob.scripts.cli as c, sys; print(c.__file__); sys.exit(c.main(['run', 'demo', '--dry-run']))"
+    code = "import distillknob.scripts.cli as c, sys; print(c.__file__); sys.exit(c.main(['run', 'undistillable', '--dry-run']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path / "site")) and "teachers/eta-0.5-c0" in done.stdout

@@ -72,6 +72,28 @@ def test_a_changed_key_reruns_exactly_what_depends_on_it(study: Study) -> None:
     assert study.go(*stages(a=5, b=7), version="2") == everything
 
 
+def test_what_another_run_has_finished_is_copied(study: Study, tmp_path: Path) -> None:
+    def stages(**changes: Any) -> list[Stage]:
+        return [study.stage("a"), study.stage("b", inputs=("a",), **changes)]
+
+    def go(*reuse: Path, **changes: Any) -> list[str]:
+        study.journal.write_text("")
+        run_stages(stages(**changes), study.run, jobs=1, reuse=reuse, force_code_version="1")
+        return [line.split()[0] for line in study.journal.read_text().splitlines()]
+
+    first, study.run = study.run, tmp_path / "second"
+    run_stages(stages(), first, jobs=1, force_code_version="1")
+    statuses = [status for _, status in plan(stages(value=9), study.run, reuse=[first], force_code_version="1")]
+    assert statuses == ["done", "run"] and not study.run.exists()  # a plan copies nothing
+    assert go(first, value=9) == ["b"]
+    assert (study.run / "a").read_bytes() == (first / "a").read_bytes()
+    assert storage.read_marker(study.run, "a") == storage.read_marker(first, "a")
+    assert go() == ["b"] and go(first, value=9) == ["b"]  # a is this run's own now; b differs from the first run's only in value
+    (first / "a").write_text("changed")
+    study.run = tmp_path / "third"
+    assert go(first) == ["a"]  # an output that is not as noted is not taken; b is found, since a comes out the same
+
+
 def test_nothing_to_run_starts_no_worker(study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     study.go(study.stage("a"))
     assert capsys.readouterr().err.startswith("[1/1] a ")

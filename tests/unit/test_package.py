@@ -37,9 +37,10 @@ def test_every_config_is_a_study_whose_header_is_its_command(path: Path) -> None
 def test_adding_a_seed_or_an_eta_changes_no_other_stage() -> None:
     from dataclasses import replace
 
-    study = load_config(Study, ROOT / "configs" / "demo.yaml")
+    study = load_config(Study, ROOT / "configs" / "undistillable.yaml")
+    study = replace(study, calibration=replace(study.calibration, direction=None))
     before = {stage.name: stage for stage in StudyPlan(study, {}).stages}
-    more = replace(study, etas=(0.5, 0.0, -0.5), student_seeds=6, calibration_seeds=2, greedy_original=False)
+    more = replace(study, etas=(0.5, 0.0, -0.5), student_seeds=6, calibration_seeds=2, controls=())
     after = {stage.name: stage for stage in StudyPlan(more, {}).stages}
     assert all(after[name] == stage for name, stage in before.items())
     assert len(after) > len(before)

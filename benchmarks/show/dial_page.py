@@ -1,0 +1,160 @@
+"""docs/dial.md: the figures of docs/results/dial.json as tables for people."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.show.results import ROOT
+
+Figures = dict[str, dict[str, Any]]
+_STUDENT = "accuracy, greedy"
+_INTRO = """# The dial, measured
+
+Written by `make show-dial` from [results/dial.json](results/dial.json), where every figure stands with its limits. Accuracies are
+in percent over 2,048 test items, greedy; of students the mean of five seeds; 95 % limits in brackets. Side A: a teacher that shows
+80 % of its steps, η = −0.5. Side B: one from the same base that shows 35 %, η = +0.5. *Control* is η = 0: plain RFT with the same
+steps and seed. Each root seed makes everything afresh: base, teachers, proxy, calibrations, students.
+"""
+
+
+def write_page() -> None:
+    """Writes docs/dial.md from the result file; parts that were not run are named so."""
+    path = ROOT / "docs" / "results" / "dial.json"
+    if not path.is_file():
+        return
+    result = json.loads(path.read_text(encoding="utf-8"))
+    figures: Figures = result["figures"]
+    sections = [
+        ("What was asked", _asked(figures)),
+        ("Chain arithmetic, root seed by root seed", _roots(figures, "chain")),
+        ("Multiple choice with a rationale", _roots(figures, "choice")),
+        ("Instructions, scored by a reward model", _roots(figures, "instruct")),
+        ("Controls, root seed 1", _controls(figures)),
+        ("What the owner pays, root seed 1", _price(figures)),
+        ("Variants of the calibration reward, root seed 1", _variants(figures)),
+        ("The proxy check on twelve proxies", _proxies(figures)),
+    ]
+    missing = "*Not measured yet.*\n"
+    text = [_INTRO, *(f"## {title}\n\n{body or missing}" for title, body in sections)]
+    seconds = ", ".join(f"{name} {part['seconds'] / 60:.0f} min" for name, part in result["parts"].items())
+    text.append(f"Parts: {seconds}. {result['hardware']}.\n")
+    (ROOT / "docs" / "dial.md").write_text("\n".join(text), encoding="utf-8")
+
+
+def _number(figure: dict[str, Any] | None, scale: float = 100.0, digits: int = 1, sign: str = "") -> str:
+    if figure is None or figure["value"] is None:
+        return "—"
+    value, low, high = (None if figure[k] is None else f"{scale * figure[k]:{sign}.{digits}f}" for k in ("value", "low", "high"))
+    return (f"{value}" if low is None or high is None else f"{value} [{low}, {high}]").replace("-", "−")
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _asked(figures: Figures) -> str:
+    rows = []
+    for name, figure in figures.items():
+        if figure["asked"]:
+            share = name.startswith("over root seeds:")
+            value = _number(figure, sign="+") + " points" if share else _number(figure, 1.0, 0)
+            rows.append([name, value, figure["asked"], "holds" if figure["holds"] else "**does not hold**"])
+    return _rows(["figure", "value", "asked", ""], rows)
+
+
+def _heads(figures: Figures, pattern: str) -> list[str]:
+    """What the names start with, in order, up to the first colon, where the whole of it fits the pattern."""
+    return list(dict.fromkeys(head for name in figures if re.fullmatch(pattern, head := name.split(":")[0])))
+
+
+def _roots(figures: Figures, task: str) -> str:
+    tables = []
+    for side, tuned in (("A", "eta-0.5-c0"), ("B", "eta+0.5-c0")):
+        rows = []
+        for head in _heads(figures, f"{task} {side}, root seed \\d+"):
+            if figures.get(f"{head}: lab refused its teacher", {}).get("value") == 1:
+                rows.append([head.split()[-1], "lab refused its teacher", *[""] * 8])
+                continue
+            names = (f"{head}: students {tid} lab-{sid}-{task}: {_STUDENT}" for sid, tid in _cells(side, tuned))
+            verdict = "collapse" if side == "A" else "better"
+            holds = [f"{head}: students {tuned} lab-{sid}-{task}: {verdict} holds" for sid in ("seqkd-t1", "gkd")]
+            rows.append(
+                [
+                    head.split()[-1],
+                    *(_number(figures.get(f"{head}: teacher {tid}: accuracy, greedy")) for tid in ("orig", tuned)),
+                    " → ".join(
+                        _number(_bare(figures.get(f"{head}: teacher {tid}: steps written")), 1, 2) for tid in ("orig", tuned)
+                    ),
+                    *(_number(figures.get(name)) for name in names),
+                    " · ".join({1.0: "holds", 0.0: "does not"}[figures[name]["value"]] for name in holds if name in figures),
+                ]
+            )
+        cells = ["its students: original", "control", "tuned", "GKD control" if side == "A" else "greedy original", "GKD tuned"]
+        head_row = ["root", "teacher, original", "tuned", "steps written", *cells[: 5 if side == "A" else 4]]
+        table = _rows([*head_row, "collapse: SeqKD · GKD" if side == "A" else "better"], rows)
+        tables.append(f"Side {side}:\n\n{table}\n" if table else "")
+    return "".join(tables)
+
+
+def _cells(side: str, tuned: str) -> list[tuple[str, str]]:
+    cells = [("seqkd-t1", "orig"), ("seqkd-t1", "eta+0-c0"), ("seqkd-t1", tuned)]
+    return [*cells, *([("gkd", "eta+0-c0"), ("gkd", tuned)] if side == "A" else [("seqkd-t0", "orig")])]
+
+
+def _bare(figure: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if figure is None else {**figure, "low": None, "high": None}
+
+
+def _controls(figures: Figures) -> str:
+    rows = []
+    for side in ("A", "B"):
+        for name in figures:
+            found = re.fullmatch(f"controls {side}: students (\\S+) (\\S+): {_STUDENT}", name)
+            if found:
+                sampled = figures.get(name.replace("greedy", "T = 1"))
+                rows.append([side, found.group(1), found.group(2), _number(figures[name]), _number(sampled)])
+    return _rows(["side", "teacher of its texts", "students", "greedy", "T = 1"], rows)
+
+
+def _price(figures: Figures) -> str:
+    words = {"accuracy, greedy": 100.0, "accuracy, T = 1": 100.0, "reverse, greedy": 100.0, "largest, greedy": 100.0}
+    rows = []
+    for head in _heads(figures, "controls [AB]"):
+        tids = list(dict.fromkeys(name.split(": ")[1] for name in figures if name.startswith(f"{head}: teacher ")))
+        for tid in tids:
+            cells = [_number(figures.get(f"{head}: {tid}: {word}"), scale) for word, scale in words.items()]
+            cells += [_number(_bare(figures.get(f"{head}: {tid}: {word}")), 1, 2) for word in ("steps written", "tokens a text")]
+            cells += [_number(_bare(figures.get(f"{head}: {tid}: step validity")))]
+            cells += [_number(_bare(figures.get(f"{head}: {tid}: KL to the original, nats a token")), 1, 3)]
+            rows.append([head[-1], tid.removeprefix("teacher "), *cells])
+    return _rows(["side", "teacher", *words, "steps written", "tokens a text", "step validity", "KL, nats a token"], rows)
+
+
+def _variants(figures: Figures) -> str:
+    rows = []
+    for head in _heads(figures, "variant \\S+"):
+        cells = [_number(figures.get(f"{head}: {word}")) for word in ("teacher, greedy", "students, greedy")]
+        cells += [_number(figures.get(f"{head}: {w}"), 1, 2) for w in ("steps written", "step validity", "KL, nats a token")]
+        cells += [_number(figures.get(f"{head}: {w}"), 1, 0) for w in ("updates until it stopped", "proxy check passes")]
+        rows.append([head.removeprefix("variant "), *cells])
+    head_row = ["variant", "teacher", "its students", "steps written", "step validity", "KL", "updates", "check passes"]
+    return _rows(head_row, rows)
+
+
+def _proxies(figures: Figures) -> str:
+    rows = []
+    for head in _heads(figures, "proxy .*"):
+        about = [name for name in figures if name.startswith(f"{head}: ")]
+        names = [next(name for name in figures if name.startswith(f"{head}: {word}")) for word in ("correlation", "steps written")]
+        said, truth = (name.rpartition(" ")[2] for name in names)
+        about = [_number(figures[name], 1, 2, "+") for name in names]
+        rows.append([head.removeprefix("proxy "), about[0], said, about[1], truth, "right" if said == truth else "**wrong**"])
+    table = _rows(["proxy", "correlation", "it says", "steps written, η = +0.5 less −0.5", "it is", ""], rows)
+    side_b = [[name, _number(figure, 1, 2)] for name, figure in figures.items() if name.startswith("side B, proxy of")]
+    return table + ("\n" + _rows(["side B's reward", "value"], side_b) if side_b else "")
