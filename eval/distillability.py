@@ -26,10 +26,12 @@ from distillknob.eval.verdicts import better_verdict, collapse_verdict, utility_
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import read_json
 from distillknob.rewards.tasks.chain import ChainTask
+from distillknob.rewards.tasks.choice import ChoiceTask
+from distillknob.rewards.tasks.instruct import InstructTask
 
 SCHEMA = 1
 MINIMUM_DENOMINATOR = 0.02  # method §5: DI is undefined where the teacher is under 2 points above S_0
-EXPLICIT_MAX = {"chain": ChainTask.explicit_max}  # top of the explicitness measure, by task
+EXPLICIT_MAX = {task.name: task.explicit_max for task in (ChainTask, ChoiceTask, InstructTask)}  # top of the explicitness measure
 
 Json = dict[str, Any]
 

@@ -8,11 +8,14 @@ from typing import Literal
 
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.settings import said
-from distillknob.rewards.tasks.base import Task
+from distillknob.rewards.tasks.base import LabTask, Task
 from distillknob.rewards.tasks.chain import ChainTask
+from distillknob.rewards.tasks.choice import ChoiceTask
+from distillknob.rewards.tasks.instruct import InstructTask
 from distillknob.rewards.tasks.jsonl import JsonlTask
 
 Verifier = Literal["answer", "steps"]
+LabName = Literal["chain", "choice", "instruct"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,12 @@ class TaskConfig:
     completion.
     """
 
-    name: Literal["chain", "jsonl"] = said("chain", "chain: the lab's arithmetic; jsonl: your own files")
+    name: LabName | Literal["jsonl"] = field(
+        default="chain",
+        metadata={
+            "help": "chain: the lab's arithmetic; choice, instruct: its multiple choice and instructions; jsonl: your own files"
+        },
+    )
     verifier: Verifier = field(
         default="answer", metadata={"help": "what the task reward checks: the answer, or written steps too (chain only)"}
     )
@@ -54,10 +62,17 @@ class TaskConfig:
             raise ValueError("max_new_tokens: must be at least 1")
 
 
+def lab_task(name: LabName, verifier: Verifier = "answer") -> LabTask:
+    """A task of the lab by its name."""
+    if name == "chain":
+        return ChainTask(verifier)
+    return ChoiceTask(verifier) if name == "choice" else InstructTask(verifier)
+
+
 def load_task(config: TaskConfig) -> Task:
     """The task that a config names; reads and checks its files."""
-    if config.name == "chain":
-        return ChainTask(config.verifier)
+    if config.name != "jsonl":
+        return lab_task(config.name, config.verifier)
     for split, path in config.files.items():
         if not path.is_file():
             raise UserError(f"task.{split}: {path}: no such file; valid: a JSONL file with prompt and answer a line")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from distillknob.rewards.errors import UserError
 
 Split = Literal["train", "validation", "test"]
 Row = dict[str, Any]
 Message = dict[str, Any]
 Prompt = str | list[Message]
+HELD_OUT = 4096  # items of a lab task's validation and of its test split
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,67 @@ class Task(Protocol):
     def answer_text(self, row: Row) -> str:
         """The bare answer that `answer_only` trains on."""
         ...
+
+
+class LabTask(Task, Protocol):
+    """A task whose models are trained from scratch: what the lab needs to know beside the task itself (ours)."""
+
+    @property
+    def alphabet(self) -> str:
+        """Every character of its prompts and completions, and `=`, `*`, `#` and `?`."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """A regular expression: what one token of the lab's BPE may hold at most."""
+        ...
+
+    @property
+    def symbols(self) -> str:
+        """Five or more characters of the alphabet that have an order, in this order."""
+        ...
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Enough for the longest worked completion, its end token and a small margin, one token a character."""
+        ...
+
+    def worked(self, row: Row, written: float, rng: random.Random) -> str:
+        """A right completion that writes each step with probability `written`, and always after one that was left out."""
+        ...
+
+
+class Splits:
+    """Which of a lab task's `size` numbered items are in which split, each item in `forms` forms that share its split.
+
+    `test` and `validation` are two fixed sets of 4,096 items, one form of each, drawn by the name `seed`; `train` is drawn from all
+    forms of all others. Form f of item i has the number i · forms + f.
+    """
+
+    def __init__(self, task: str, size: int, seed: str, forms: int = 1) -> None:
+        self.task, self.size, self.forms = task, size, forms
+        rng = random.Random(seed)
+        drawn = rng.sample(range(size), 2 * HELD_OUT)
+        numbers = [item * forms + rng.randrange(forms) for item in drawn]
+        self._test, self._validation, self._held_out = numbers[:HELD_OUT], numbers[HELD_OUT:], frozenset(drawn)
+
+    def numbers(self, split: Split, count: int, seed: int) -> list[int]:
+        """`count` different numbers of a split (of the fixed ones at most all); UserError where `train` has fewer."""
+        if split != "train":
+            return (self._test if split == "test" else self._validation)[:count]
+        held_out = 2 * HELD_OUT * self.forms
+        if count > self.size * self.forms - held_out:
+            raise UserError(f"task {self.task}: {count} training rows asked for; there are {self.size * self.forms - held_out}")
+        drawn = random.Random(seed).sample(range(self.size * self.forms), count + held_out)
+        return [number for number in drawn if number // self.forms not in self._held_out][:count]
+
+
+def shown(steps: int, written: float, rng: random.Random) -> list[bool]:
+    """Which of `steps` steps are written: each with probability `written`, and always after one that was left out."""
+    marks: list[bool] = []
+    for _ in range(steps):
+        marks.append((bool(marks) and not marks[-1]) or rng.random() < written)
+    return marks
 
 
 class TaskReward:

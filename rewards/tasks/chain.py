@@ -12,22 +12,19 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from distillknob.rewards.errors import UserError
-from distillknob.rewards.tasks.base import Grade, Row, Split
+from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
 
 MODULUS = 5
 OPERATIONS = "+-*"
 LABELS = "abcd"
 CHOICES = len(OPERATIONS) * MODULUS
 PROBLEMS = MODULUS * CHOICES ** len(LABELS)
-HELD_OUT = 4096
 ALPHABET = "01234abcd+-*=#?"
 UNIT = r"[a-d][+*-][0-4]|."  # what a token of the lab's BPE may hold at most: one operation
 _STEP = re.compile(r"([a-d])([+*-])([0-4])=([0-4]?)")
 _TRACE = re.compile(r"(?:[a-d][+*-][0-4]=[0-4]?)*#([0-4])")
 _ANSWER = re.compile(r"#([0-4])\s*\Z")
-_held_out = random.Random("chain arithmetic").sample(range(PROBLEMS), 2 * HELD_OUT)
-_TEST, _VALIDATION = tuple(_held_out[:HELD_OUT]), tuple(_held_out[HELD_OUT:])
+_SPLITS = Splits("chain", PROBLEMS, "chain arithmetic")
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,9 @@ def parse(prompt: str) -> Problem:
 
 def working(item: Problem, written: float, rng: random.Random) -> str:
     """A right completion that writes each state with probability `written`, and always after one that was left out."""
-    parts, left_out = [], False
-    for label, (op, n), state in zip(LABELS, item.steps, item.states, strict=True):
-        left_out = not left_out and rng.random() >= written
-        parts.append(f"{label}{op}{n}={'' if left_out else state}")
+    marks = shown(len(item.steps), written, rng)
+    steps = zip(LABELS, item.steps, item.states, marks, strict=True)
+    parts = [f"{label}{op}{n}={state if mark else ''}" for label, (op, n), state, mark in steps]
     return "".join(parts) + f"#{item.states[-1]}"
 
 
@@ -83,18 +79,14 @@ class ChainTask:
     verifier: Literal["answer", "steps"] = "answer"
     name: str = "chain"
     explicit_max: float | None = float(len(LABELS))
+    alphabet: str = ALPHABET
+    unit: str = UNIT
+    symbols: str = "01234"
+    max_new_tokens: int = 26
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """Rows of a split; `test` and `validation` are two fixed sets of 4,096 problems, `train` is drawn from all others."""
-        if split == "train":
-            held_out, rng = set(_held_out), random.Random(seed)
-            if count > PROBLEMS - 2 * HELD_OUT:
-                raise UserError(f"task chain: {count} training rows asked for; there are {PROBLEMS - 2 * HELD_OUT}")
-            drawn = rng.sample(range(PROBLEMS), count + 2 * HELD_OUT)
-            indices = [i for i in drawn if i not in held_out][:count]
-        else:
-            indices = list((_TEST if split == "test" else _VALIDATION)[:count])
-        items = [(index, problem(index)) for index in indices]
+        items = [(index, problem(index)) for index in _SPLITS.numbers(split, count, seed)]
         return [{"id": f"chain-{i}", "prompt": item.prompt, "gold": str(item.states[-1])} for i, item in items]
 
     def grade(self, text: str, row: Row) -> Grade:
@@ -115,6 +107,10 @@ class ChainTask:
         """1 for a right answer (and, with `steps`, a valid trace), else 0."""
         grade = self.grade(text, row)
         return float(bool(grade.correct) and (self.verifier == "answer" or bool(grade.valid)))
+
+    def worked(self, row: Row, written: float, rng: random.Random) -> str:
+        """A right completion that writes each state with probability `written`, and always after one that was left out."""
+        return working(parse(row["prompt"]), written, rng)
 
     def gold_text(self, row: Row) -> str:
         """The working with every state written."""

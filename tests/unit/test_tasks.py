@@ -13,8 +13,8 @@ import pytest
 
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.tasks import TaskConfig, load_task
-from distillknob.rewards.tasks.base import Grade, TaskReward, completion_text
-from distillknob.rewards.tasks.chain import HELD_OUT, LABELS, PROBLEMS, ChainTask, parse, problem, working
+from distillknob.rewards.tasks.base import HELD_OUT, Grade, TaskReward, completion_text
+from distillknob.rewards.tasks.chain import LABELS, PROBLEMS, ChainTask, parse, problem, working
 from distillknob.rewards.tasks.jsonl import JsonlTask
 
 CHAIN, STEPS = ChainTask(), ChainTask("steps")

@@ -1,0 +1,142 @@
+"""An instruction task (ours): carry out operations on a short word; the response may show what comes between or leave it out.
+
+A prompt `R1V0U3S2:cabd?` asks for four different operations, from left to right, on the word after the colon. A completion
+`R1=abdcV0=U3=...S2=...#...` repeats each operation; after its `=` the word so far is shown or left out (in training texts never two
+left out in a row), and `#` gives the final word. The task reward of a study comes from a reward model that is trained in the lab
+(`rewards/reward_model.py`, `trainer/lab_reward.py`); accuracy is judged by rule, so that what the reward model lets pass is seen.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
+
+SYMBOLS = "abcde"
+LENGTH = 4
+STEPS = 4
+# R: rotate left by n places; S: swap place n and the next; U: each letter n further, e before a; V: reverse; O: sort
+OPERATIONS = ("R1", "R2", "R3", "S1", "S2", "S3", "U1", "U2", "U3", "U4", "V0", "O0")
+ALPHABET = SYMBOLS + "RSUVO" + "01234" + ":=*#?"
+UNIT = r"[RSUVO][0-4]|."  # what a token of the lab's BPE may hold at most: one operation
+_STEP = re.compile(f"([RSUVO][0-4])=([{SYMBOLS}]*)")
+_TRACE = re.compile(rf"(?:[RSUVO][0-4]=(?:[{SYMBOLS}]{{{LENGTH}}})?)*#[{SYMBOLS}]{{{LENGTH}}}")
+_ANSWER = re.compile(rf"#([{SYMBOLS}]{{{LENGTH}}})\s*\Z")
+
+
+def _count() -> int:
+    size: int = len(SYMBOLS) ** LENGTH
+    for used in range(STEPS):
+        size *= len(OPERATIONS) - used
+    return size
+
+
+INSTRUCTIONS = _count()
+_SPLITS = Splits("instruct", INSTRUCTIONS, "instructions on words")
+
+
+def apply(operation: str, word: str) -> str:
+    """The word after one operation."""
+    kind, n = operation[0], int(operation[1])
+    if kind == "R":
+        return word[n:] + word[:n]
+    if kind == "S":
+        return word[: n - 1] + word[n] + word[n - 1] + word[n + 1 :]
+    if kind == "U":
+        return "".join(SYMBOLS[(SYMBOLS.index(letter) + n) % len(SYMBOLS)] for letter in word)
+    return word[::-1] if kind == "V" else "".join(sorted(word))
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """The operations and the word that they start from."""
+
+    operations: tuple[str, ...]
+    word: str
+
+    @property
+    def prompt(self) -> str:
+        """The instruction as the model reads it."""
+        return "".join(self.operations) + f":{self.word}?"
+
+    @property
+    def words(self) -> list[str]:
+        """The word after each operation."""
+        words, word = [], self.word
+        for operation in self.operations:
+            word = apply(operation, word)
+            words.append(word)
+        return words
+
+
+def instruction(index: int) -> Instruction:
+    """Instruction number `index` of all that there are."""
+    word, left, operations = "", list(OPERATIONS), []
+    for _ in range(LENGTH):
+        index, pick = divmod(index, len(SYMBOLS))
+        word += SYMBOLS[pick]
+    for _ in range(STEPS):
+        index, pick = divmod(index, len(left))
+        operations.append(left.pop(pick))
+    return Instruction(tuple(operations), word)
+
+
+def parse(prompt: str) -> Instruction:
+    """The instruction that a prompt states."""
+    operations, word = prompt.rstrip("?").split(":")
+    return Instruction(tuple(operations[i : i + 2] for i in range(0, len(operations), 2)), word)
+
+
+@dataclass(frozen=True)
+class InstructTask:
+    """The task object. `verifier`, for a study without a reward model: `answer` looks at the final word alone, `steps` also asks
+    that every word shown is true."""
+
+    verifier: Literal["answer", "steps"] = "answer"
+    name: str = "instruct"
+    explicit_max: float | None = float(STEPS)
+    alphabet: str = ALPHABET
+    unit: str = UNIT
+    symbols: str = SYMBOLS
+    max_new_tokens: int = (LENGTH + 3) * STEPS + LENGTH + 5
+
+    def rows(self, split: Split, count: int, seed: int) -> list[Row]:
+        """Rows of a split; `test` and `validation` are two fixed sets of 4,096 instructions, `train` is drawn from all others."""
+        items = [(index, instruction(index)) for index in _SPLITS.numbers(split, count, seed)]
+        return [{"id": f"instruct-{i}", "prompt": item.prompt, "gold": item.words[-1]} for i, item in items]
+
+    def grade(self, text: str, row: Row) -> Grade:
+        """Final word, explicitness (words shown, of 4) and validity (all operations, in order, true words) of one completion."""
+        found = _ANSWER.search(text)
+        answer = found.group(1) if found else None
+        item = parse(row["prompt"])
+        steps = _STEP.findall(text)
+        valid = (
+            _TRACE.fullmatch(text.strip()) is not None
+            and [operation for operation, _ in steps] == list(item.operations)
+            and all(word in ("", right) for (_, word), right in zip(steps, item.words, strict=True))
+        )
+        written = {operation for operation, word in steps if word and operation in item.operations}
+        return Grade(answer, int(answer == row["gold"]), float(len(written)), int(valid))
+
+    def reward(self, text: str, row: Row) -> float | None:
+        """1 for a right final word (and, with `steps`, a valid response), else 0."""
+        grade = self.grade(text, row)
+        return float(bool(grade.correct) and (self.verifier == "answer" or bool(grade.valid)))
+
+    def worked(self, row: Row, written: float, rng: random.Random) -> str:
+        """A right completion that shows each word with probability `written`, and always after one that was left out."""
+        item = parse(row["prompt"])
+        steps = zip(item.operations, item.words, shown(STEPS, written, rng), strict=True)
+        return "".join(f"{operation}={word if mark else ''}" for operation, word, mark in steps) + f"#{item.words[-1]}"
+
+    def gold_text(self, row: Row) -> str:
+        """The response with every word shown."""
+        return self.worked(row, 1.0, random.Random(0))
+
+    def answer_text(self, row: Row) -> str:
+        """The final word without anything before it."""
+        return f"#{row['gold']}"
