@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,6 +91,62 @@ def parse(prompt: str) -> Instruction:
     return Instruction(tuple(operations[i : i + 2] for i in range(0, len(operations), 2)), word)
 
 
+def response(operations: Sequence[str], words: Sequence[str], marks: Sequence[bool], final: str) -> str:
+    """A response's text: each operation with its word where `marks` says so, and the final word."""
+    steps = zip(operations, words, marks, strict=True)
+    return "".join(f"{operation}={word if mark else ''}" for operation, word, mark in steps) + f"#{final}"
+
+
+Fault = Literal["final", "step", "slip", "order", "omitted", "other", "bare", "cut", "noise"]
+
+
+def faulty(item: Instruction, fault: Fault, written: float, rng: random.Random) -> str:
+    """A response as a policy could write it that has one fault (by chance the result may still be right: judge it).
+
+    `final`: a wrong final word; `step`: one word shown is wrong, the rest right; `slip`: a wrong word, all that follows from it
+    right; `order`: two operations swapped; `omitted`: one left out; `other`: one replaced; `bare`: the final word alone; `cut`: cut
+    off; `noise`: a stretch of random characters.
+    """
+    operations, words, place = list(item.operations), item.words, rng.randrange(STEPS)
+    if fault == "final":
+        return response(operations, words, shown(STEPS, written, rng), _slip(words[-1], rng))
+    if fault == "bare":
+        return f"#{words[-1]}"
+    if fault in ("step", "slip"):
+        marks = shown(STEPS, written, rng)
+        marks[place] = True
+        changed = [*words[:place], _slip(words[place], rng), *words[place + 1 :]]
+        if fault == "slip":
+            changed[place + 1 :] = Instruction(tuple(operations[place + 1 :]), changed[place]).words
+        return response(operations, changed, marks, changed[-1] if fault == "slip" else words[-1])
+    if fault == "order":
+        one, two = rng.sample(range(STEPS), 2)
+        operations[one], operations[two] = operations[two], operations[one]
+    elif fault == "omitted":
+        operations.pop(place)
+    elif fault == "other":
+        operations[place] = rng.choice([operation for operation in OPERATIONS if operation not in operations])
+    words = Instruction(tuple(operations), item.word).words
+    text = response(operations, words, shown(len(operations), written, rng), words[-1])
+    start, end = sorted(rng.sample(range(len(text) + 1), 2))
+    if fault == "cut":
+        return text[: max(start, 1)]
+    if fault == "noise":
+        return text[:start] + "".join(rng.choices(ALPHABET, k=end - start)) + text[end:]
+    return text
+
+
+def _slip(word: str, rng: random.Random) -> str:
+    """Another word: one letter changed, or two places swapped."""
+    one, two = rng.sample(range(LENGTH), 2)
+    if word[one] == word[two] or rng.random() < 0.5:
+        other = rng.choice([letter for letter in SYMBOLS if letter != word[one]])
+        return word[:one] + other + word[one + 1 :]
+    letters = list(word)
+    letters[one], letters[two] = letters[two], letters[one]
+    return "".join(letters)
+
+
 @dataclass(frozen=True)
 class InstructTask:
     """The task object. `verifier`, for a study without a reward model: `answer` looks at the final word alone, `steps` also asks
@@ -130,8 +187,7 @@ class InstructTask:
     def worked(self, row: Row, written: float, rng: random.Random) -> str:
         """A right completion that shows each word with probability `written`, and always after one that was left out."""
         item = parse(row["prompt"])
-        steps = zip(item.operations, item.words, shown(STEPS, written, rng), strict=True)
-        return "".join(f"{operation}={word if mark else ''}" for operation, word, mark in steps) + f"#{item.words[-1]}"
+        return response(item.operations, item.words, shown(STEPS, written, rng), item.words[-1])
 
     def gold_text(self, row: Row) -> str:
         """The response with every word shown."""
