@@ -105,20 +105,28 @@ def load_model(path: str | Path, dtype: str = "float32", **settings: Any) -> Pre
     and where the model is no causal language model or gives numbers that are not finite.
     """
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    safe = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
-    try:
-        model, found = AutoModelForCausalLM.from_pretrained(str(path), **({"dtype": dtype} | settings | safe))
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{path}: can't be loaded as a causal language model: {_first_line(error)}") from error
-    missing = sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]]))
-    if missing:
-        raise UserError(f"{path}: {len(missing)} weights are missing or of another shape than config.json says: {missing[0]} …")
+    model = from_safetensors(AutoModelForCausalLM, path, "a causal language model", **({"dtype": dtype} | settings))
     if "device_map" not in settings:
         model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     _check_causal(model, path)
+    return model
+
+
+def from_safetensors(auto_class: Any, path: str | Path, what: str, **settings: Any) -> Any:
+    """A model of one of transformers' auto classes, from safetensors and without code of its own; UserError where it can't be
+    `what`, or where weights are missing or don't fit."""
+    from safetensors import SafetensorError
+
+    safe = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+    try:
+        model, found = auto_class.from_pretrained(str(path), **(settings | safe))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{path}: can't be loaded as {what}: {_first_line(error)}") from error
+    missing = sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]]))
+    if missing:
+        raise UserError(f"{path}: {len(missing)} weights are missing or of another shape than config.json says: {missing[0]} …")
     return model
 
 

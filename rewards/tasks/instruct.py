@@ -1,7 +1,7 @@
 """An instruction task (ours): carry out operations on a short word; the response may show what comes between or leave it out.
 
-A prompt `R1V0U3S2:cabd?` asks for four different operations, from left to right, on the word after the colon. A completion
-`R1=abdcV0=U3=...S2=...#...` repeats each operation; after its `=` the word so far is shown or left out (in training texts never two
+A prompt `R1V0U3S2:cab?` asks for four different operations, from left to right, on the word after the colon. A completion
+`R1=abcV0=U3=aedS2=ade#ade` repeats each operation; after its `=` the word so far is shown or left out (in training texts never two
 left out in a row), and `#` gives the final word. The task reward of a study comes from a reward model that is trained in the lab
 (`rewards/reward_model.py`, `trainer/lab_reward.py`); accuracy is judged by rule, so that what the reward model lets pass is seen.
 """
@@ -17,14 +17,14 @@ from typing import Literal
 from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
 
 SYMBOLS = "abcde"
-LENGTH = 4
+LENGTH = 3
 STEPS = 4
-# R: rotate left by n places; S: swap place n and the next; U: each letter n further, e before a; V: reverse; O: sort
-OPERATIONS = ("R1", "R2", "R3", "S1", "S2", "S3", "U1", "U2", "U3", "U4", "V0", "O0")
-ALPHABET = SYMBOLS + "RSUVO" + "01234" + ":=*#?"
-UNIT = r"[RSUVO][0-4]|."  # what a token of the lab's BPE may hold at most: one operation
-_STEP = re.compile(f"([RSUVO][0-4])=([{SYMBOLS}]*)")
-_TRACE = re.compile(rf"(?:[RSUVO][0-4]=(?:[{SYMBOLS}]{{{LENGTH}}})?)*#[{SYMBOLS}]{{{LENGTH}}}")
+# R: rotate left by n places; S: swap place n and the next; V: reverse; U: each letter n further, e before a
+OPERATIONS = ("R1", "R2", "S1", "S2", "V0", "U1", "U2", "U3")
+ALPHABET = SYMBOLS + "RSVU" + "0123" + ":=*#?"
+UNIT = r"[RSVU][0-3]|."  # what a token of the lab's BPE may hold at most: one operation
+_STEP = re.compile(f"([RSVU][0-3])=([{SYMBOLS}]*)")
+_TRACE = re.compile(rf"(?:[RSVU][0-3]=(?:[{SYMBOLS}]{{{LENGTH}}})?)*#[{SYMBOLS}]{{{LENGTH}}}")
 _ANSWER = re.compile(rf"#([{SYMBOLS}]{{{LENGTH}}})\s*\Z")
 
 
@@ -46,9 +46,9 @@ def apply(operation: str, word: str) -> str:
         return word[n:] + word[:n]
     if kind == "S":
         return word[: n - 1] + word[n] + word[n - 1] + word[n + 1 :]
-    if kind == "U":
-        return "".join(SYMBOLS[(SYMBOLS.index(letter) + n) % len(SYMBOLS)] for letter in word)
-    return word[::-1] if kind == "V" else "".join(sorted(word))
+    if kind == "V":
+        return word[::-1]
+    return "".join(SYMBOLS[(SYMBOLS.index(letter) + n) % len(SYMBOLS)] for letter in word)
 
 
 @dataclass(frozen=True)

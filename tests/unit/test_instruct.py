@@ -24,7 +24,7 @@ from distillknob.rewards.tasks.instruct import (
 )
 
 TASK, CHECKED = InstructTask(), InstructTask("steps")
-HOSTILE = ["", "#", "#abc#", "#abcdef", "#ABCD", "#a\x00", "\ud800#ax", "<b>#abcd</b>", "=" * 10_000, "R1=abcd" * 2_000, "#ab\n#"]
+HOSTILE = ["", "#", "#abc#", "#abcdef", "#ABC", "#a\x00", "\ud800#ax", "<b>#abcd</b>", "=" * 10_000, "R1=abcd" * 2_000, "#ab\n#"]
 
 
 def row_and_steps() -> tuple[dict[str, str], list[str], str]:
@@ -131,4 +131,4 @@ def test_no_final_word_can_be_guessed() -> None:
 def test_it_is_loaded_by_name() -> None:
     assert load_task(TaskConfig(name="instruct", verifier="steps")) == CHECKED
     assert lab_task("instruct") == TASK
-    assert isinstance(parse("R1S1U1V0:abcd?"), Instruction)
+    assert isinstance(parse("R1S1U1V0:abc?"), Instruction)

@@ -1,0 +1,127 @@
+"""A reward model as a reward function, and what the lab's one learns from."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from transformers import LlamaConfig, LlamaForSequenceClassification, set_seed
+
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.reward_model import ModelReward, load_reward_model
+from distillknob.rewards.tasks.instruct import INSTRUCTIONS, Fault, InstructTask, faulty, instruction
+from distillknob.trainer.lab import Made, character_tokenizer, tiny_llama
+from distillknob.trainer.lab_reward import LabReward, judged, make_reward
+from distillknob.trainer.supervised import save_model
+
+TASK = InstructTask()
+
+
+def reward_model(labels: int = 1, positions: int = 64) -> tuple[Any, Any]:
+    """A random classifier and its tokenizer; weights large enough that scores differ."""
+    tokenizer = character_tokenizer(TASK.alphabet)
+    set_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=positions,
+        pad_token_id=tokenizer.pad_token_id,
+        num_labels=labels,
+        initializer_range=1.0,
+    )
+    return LlamaForSequenceClassification(config), tokenizer
+
+
+def texts(count: int) -> tuple[list[str], list[str]]:
+    """Prompts, and completions of very different lengths."""
+    rng, rows = random.Random(0), TASK.rows("train", count, 0)
+    return [row["prompt"] for row in rows], [TASK.worked(row, 1.0, rng)[: rng.randrange(1, 40)] for row in rows]
+
+
+def test_batches_give_what_single_texts_give_in_the_order_of_the_texts() -> None:
+    prompts, completions = texts(23)
+    model, tokenizer = reward_model()
+    single = [ModelReward(model, tokenizer).probabilities([p], [c])[0] for p, c in zip(prompts, completions, strict=True)]
+    batched = ModelReward(model, tokenizer, batch_size=5).probabilities(prompts, completions)
+    assert batched == pytest.approx(single, abs=1e-5)
+    assert len({round(p or 0.0, 3) for p in single}) > 8  # so a wrong order would be seen
+
+
+def test_a_reward_is_a_rounded_probability_and_has_trls_signature() -> None:
+    prompts, completions = texts(9)
+    reward = ModelReward(*reward_model())
+    given = reward(prompts=prompts, completions=completions, gold=["a"] * 9, trainer_state=object())
+    assert given == [round(p or 0.0, 1) for p in reward.probabilities(prompts, completions)]
+    assert all(value is not None and 0 <= value <= 1 for value in given) and reward.__name__ == "reward_model"
+    chat: list[Any] = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    answers = [[{"role": "assistant", "content": text}] for text in completions]
+    assert reward(chat, answers) == reward([prompt + "\n" for prompt in prompts], completions)
+
+
+def test_what_cannot_be_scored_has_no_reward() -> None:
+    prompts, completions = texts(3)
+    given = ModelReward(*reward_model())(prompts * 2, [completions[0], "", completions[1], " \n", completions[2], "a" * 99])
+    assert [value is None for value in given] == [False, True, False, True, False, True]
+    assert ModelReward(*reward_model())(prompts[:1], ["\x00é"])[0] is not None
+    assert ModelReward(*reward_model())([], []) == []
+
+
+def test_a_folder_is_read_back_and_the_wrong_ones_are_refused(tmp_path: Path) -> None:
+    prompts, completions = texts(5)
+    model, tokenizer = reward_model()
+    save_model(model, tokenizer, tmp_path / "good")
+    loaded = load_reward_model(str(tmp_path / "good"), "reward_model")
+    assert loaded.probabilities(prompts, completions) == ModelReward(model, tokenizer).probabilities(prompts, completions)
+    save_model(reward_model(labels=2)[0], tokenizer, tmp_path / "two")
+    with pytest.raises(UserError, match=r"reward_model: .*has 2 outputs"):
+        load_reward_model(str(tmp_path / "two"), "reward_model")
+    save_model(tiny_llama(tokenizer, width=16, layers=1, seed=0), tokenizer, tmp_path / "causal")
+    with pytest.raises(UserError, match=r"weights are missing .*score"):
+        load_reward_model(str(tmp_path / "causal"), "reward_model")
+    with pytest.raises(UserError, match="no such folder"):
+        load_reward_model(str(tmp_path / "none"), "reward_model")
+
+
+def test_every_fault_is_there_and_no_faulty_text_is_right() -> None:
+    rows = {row["prompt"]: row for row in TASK.rows("train", 400, 5)}
+    given = judged("train", 400, 5)
+    assert given == judged("train", 400, 5) and len(given) == 800
+    for text in given:
+        grade = TASK.grade(text.text, rows[text.prompt])
+        assert bool(grade.correct and grade.valid) == (text.fault is None)
+    assert {text.fault for text in given} == {None, *get_args(Fault)}
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+def test_a_fault_mostly_makes_a_text_wrong_and_says_where(fault: Fault) -> None:
+    rng, wrong, answered = random.Random(0), 0, 0
+    for number in rng.sample(range(INSTRUCTIONS), 200):
+        item = instruction(number)
+        row = {"prompt": item.prompt, "gold": item.words[-1]}
+        grade = TASK.grade(faulty(item, fault, 0.8, rng), row)
+        wrong += not (grade.correct and grade.valid)
+        answered += bool(grade.correct)
+    assert wrong >= 190
+    assert (answered == 200) == (fault in ("step", "bare"))  # those hide behind a right final word
+
+
+def test_the_stage_writes_a_folder_that_is_the_same_again_and_refuses_a_weak_judge(tmp_path: Path) -> None:
+    tokenizer = character_tokenizer(TASK.alphabet)
+    save_model(tiny_llama(tokenizer, width=16, layers=1, seed=0), tokenizer, tmp_path / "teacher")
+    inputs = {"teacher": tmp_path / "teacher"}
+    weak = LabReward(steps=3, required=0.0, validation_items=8)
+    for name in ("one", "two"):
+        make_reward(Made(weak, 1), inputs, tmp_path / name, tmp_path / f"work-{name}")
+    files = [(tmp_path / name / file).read_bytes() for file in ("model.safetensors", "metrics.jsonl") for name in ("one", "two")]
+    assert files[0] == files[1] and files[2] == files[3]
+    load_reward_model(str(tmp_path / "one"), "reward_model")
+    with pytest.raises(UserError, match="told rightly after 3 steps"):
+        make_reward(Made(LabReward(steps=3, required=1.0, validation_items=8), 1), inputs, tmp_path / "x", tmp_path / "work-x")
+    for settings in ({"steps": 0}, {"required": 1.5}, {"learning_rate": 0.0}):
+        with pytest.raises(ValueError, match="must be"):
+            LabReward(**settings)  # type: ignore[arg-type]

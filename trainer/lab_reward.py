@@ -1,0 +1,150 @@
+"""The lab's reward model: a classifier that tells right responses of the instruction task from faulty ones (method §7, ours).
+
+It starts from the lab teacher's body with a fresh one-output head, as reward models start from the model that they are to judge,
+and learns from right responses of every style and as many with one fault. It can be wrong: accuracy is judged by rule.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.jsonl import write_jsonl
+from distillknob.rewards.models import load_model, load_tokenizer
+from distillknob.rewards.reward_model import ModelReward, reward_ids
+from distillknob.rewards.seeds import derive_seed
+from distillknob.rewards.settings import said
+from distillknob.rewards.tasks.base import Split
+from distillknob.rewards.tasks.instruct import Fault, InstructTask, faulty, parse
+from distillknob.trainer.checkpoints import last_checkpoint
+from distillknob.trainer.lab import Made
+from distillknob.trainer.progress import show_progress
+from distillknob.trainer.supervised import cpu_arguments, save_model, timeless
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_TASK = InstructTask()
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class LabReward:
+    """Half of each batch is right and half faulty, on the average; the share of words shown is drawn evenly for each text."""
+
+    steps: int = said(1500, "updates of 64 texts")
+    learning_rate: float = said(1e-3, "step size, held for 60 % of the steps, then falling to 1 %")
+    required: float = said(0.95, "share of validation texts told rightly below which it is refused, 0 to 1")
+    validation_items: int = said(1024, "instructions that this is taken on, with one right and one faulty response each")
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.validation_items) < 1 or self.learning_rate <= 0:
+            raise ValueError("steps, validation_items and learning_rate: must be above 0")
+        if not 0 <= self.required <= 1:
+            raise ValueError("required: must be a share from 0 to 1")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A response to an instruction; `fault` is None where it is right."""
+
+    prompt: str
+    text: str
+    fault: Fault | None
+
+
+def make_reward(config: Made[LabReward], inputs: Mapping[str, Path], output: Path, work: Path) -> None:
+    """Stage: trains the reward model from the body of `inputs["teacher"]`; a UserError where it doesn't tell enough texts."""
+    settings, tokenizer = config.settings, load_tokenizer(inputs["teacher"])
+    model = _classifier(inputs["teacher"], tokenizer, derive_seed(config.seed, "init"))
+    texts = judged("train", settings.steps * _BATCH // 2, derive_seed(config.seed, "texts"))
+    log = _train(model, tokenizer, texts, settings, derive_seed(config.seed, "order"), work)
+    found = told(
+        ModelReward(model, tokenizer), judged("validation", settings.validation_items, derive_seed(config.seed, "validation"))
+    )
+    if found["all"] < settings.required:
+        raise UserError(
+            f"lab reward model: {found['all']:.3f} of the validation texts told rightly after {settings.steps} steps, "
+            f"below the {settings.required} that a study needs; take another seed or more lab.reward steps"
+        )
+    save_model(model, tokenizer, output)
+    write_jsonl(output / "metrics.jsonl", [*log, {"validation_told": found}])
+
+
+def judged(split: Split, instructions: int, seed: int) -> list[Judged]:
+    """A right and a faulty response to each of so many instructions, every fault alike often but for those right by chance."""
+    rng, texts = random.Random(seed), []
+    for row in _TASK.rows(split, instructions, seed):
+        texts.append(Judged(row["prompt"], _TASK.worked(row, rng.random(), rng), None))
+        while True:
+            fault = rng.choice(get_args(Fault))
+            text = faulty(parse(row["prompt"]), fault, rng.random(), rng)
+            grade = _TASK.grade(text, row)
+            if not (grade.correct and grade.valid):
+                break
+        texts.append(Judged(row["prompt"], text, fault))
+    return texts
+
+
+def told(reward: ModelReward, texts: list[Judged]) -> dict[str, float]:
+    """Share of texts that are told rightly (P(good) above ½ where right, else below): of `all`, of the `right`, of each fault."""
+    good = [(p or 0.0) > 0.5 for p in reward.probabilities([t.prompt for t in texts], [t.text for t in texts])]
+    rightly = [said_good == (t.fault is None) for said_good, t in zip(good, texts, strict=True)]
+    groups = {"all": rightly}
+    for one, t in zip(rightly, texts, strict=True):
+        groups.setdefault(t.fault or "right", []).append(one)
+    return {name: sum(group) / len(group) for name, group in groups.items()}
+
+
+def _classifier(teacher: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """The teacher's body with one fresh output."""
+    from transformers import AutoModelForSequenceClassification, set_seed
+
+    body = load_model(teacher)
+    set_seed(seed)
+    body.config.num_labels = 1
+    body.config.problem_type = "multi_label_classification"  # so transformers takes binary cross-entropy, not a regression
+    body.config.pad_token_id = tokenizer.pad_token_id
+    model = AutoModelForSequenceClassification.from_config(body.config)
+    model.base_model.load_state_dict(body.base_model.state_dict())
+    return model
+
+
+def _train(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[Judged], settings: LabReward, seed: int, work: Path
+) -> list[dict[str, Any]]:
+    from datasets import Dataset
+    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+
+    decay_steps = settings.steps - int(0.6 * settings.steps)
+    args = TrainingArguments(
+        output_dir=str(work),
+        max_steps=settings.steps,
+        per_device_train_batch_size=_BATCH,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": decay_steps, "min_lr_ratio": 0.01, "decay_type": "linear"},
+        save_steps=500,
+        save_total_limit=1,
+        logging_steps=50,
+        report_to=[],
+        disable_tqdm=True,  # our own bar shows less
+        seed=seed,
+        dataloader_pin_memory=False,
+        **cpu_arguments(),
+    )
+    rows = [{"input_ids": reward_ids(tokenizer, t.prompt, t.text), "labels": [float(t.fault is None)]} for t in texts]
+    trainer = Trainer(
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+    )
+    show_progress(trainer, ("loss",))
+    trainer.train(resume_from_checkpoint=last_checkpoint(work))
+    return timeless(trainer.state.log_history)
