@@ -29,9 +29,9 @@ class Measure:
 class Study:
     """One study. `teacher`, `proxy` and `student` are model folders, or `lab` for the lab's own, made from scratch.
 
-    `etas` must hold 0, the control. Every `seqkd` recipe is run on the original and on each calibrated teacher, `sft` and
-    `answer_only` once. `greedy_original` adds students of the original sampled greedily, which the verdict *better teacher*
-    needs; null: only where an eta is above 0.
+    `etas` must hold 0, the control. Every `seqkd` and `gkd` recipe is run on each calibrated teacher and, by its
+    `teachers`, on the original, `sft` and `answer_only` once. `greedy_original` adds students of the original sampled greedily,
+    which the verdict *better teacher* needs; null: only where an eta is above 0.
     """
 
     name: str = field(metadata={"help": "name of the study, and of its folder under runs/"})
@@ -70,7 +70,9 @@ class Study:
             raise ValueError(f"etas: {wrong[0]:g} contradicts calibration.direction: {self.calibration.direction}")
         labels = [recipe.label for recipe in self.recipes]
         if not labels or len(set(labels)) < len(labels):
-            raise ValueError("recipes: at least one, and no two with the same recipe, temperature, keep_right and use of LoRA")
+            raise ValueError(
+                "recipes: at least one, and no two with the same recipe, temperature, keep_right, jsd_beta and use of LoRA"
+            )
         if "lab" in (self.teacher, self.proxy, self.student) and self.task.name != "chain":
             raise ValueError(
                 f"task: the lab's models only know chain, not {self.task.name}; name teacher, proxy and student folders"

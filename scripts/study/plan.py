@@ -50,13 +50,14 @@ class StudyPlan:
             self._predict(self._base(seed), self._external("student", self._base(seed)))
             self._cell("none", None, f"{self._student_name}-base", None, "base", seed)
         for recipe in study.recipes:
-            if recipe.recipe != "seqkd":
+            if not recipe.has_teacher:
                 self._students("gold", None, recipe)
                 continue
-            for teacher in (ORIGINAL, *calibrated):
+            for teacher in (ORIGINAL, *calibrated) if recipe.teachers == "all" else calibrated:
                 self._students(teacher.tid, teacher, recipe)
         seqkd = [recipe for recipe in study.recipes if recipe.recipe == "seqkd"]
-        if study.wants_greedy_original and seqkd and not any(recipe.temperature == 0 for recipe in seqkd):
+        greedy = any(recipe.temperature == 0 and recipe.teachers == "all" for recipe in seqkd)
+        if study.wants_greedy_original and seqkd and not greedy:
             self._students("orig", ORIGINAL, replace(seqkd[0], temperature=0.0))
 
     @property
@@ -111,6 +112,7 @@ class StudyPlan:
 
     def _students(self, tid: str, teacher: Teacher | None, recipe: Recipe) -> None:
         study = self.study
+        recipe = replace(recipe, teachers="all")  # where else it is run changes no student
         sid = f"{self._student_name}-{recipe.label}-{study.task.name}"
         for seed in range(study.student_seeds):
             base = seed if study.student == "lab" else 0
