@@ -16,6 +16,7 @@ from distillknob.rewards.models import check_same_tokenizer, load_model, load_to
 from distillknob.rewards.rendering import encode_prompt
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.distil import DistilConfig, Recipe, distil
+from distillknob.trainer.lora import Lora
 from distillknob.trainer.on_policy import _in_order, _OnPolicyTrainer, train_on_policy
 from distillknob.trainer.supervised import Supervised, save_model
 
@@ -185,18 +186,20 @@ def test_a_prompt_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
         train_on_policy(student, tokenizer, teacher, PROMPTS, settings, max_new_tokens=8, beta=1.0, seed=1, work=tmp_path)
 
 
-def test_the_stage_writes_a_model_and_its_log_and_no_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [None, Lora(r=2)])
+def test_the_stage_writes_a_model_and_its_log_and_no_samples(tmp_path: Path, lora: Lora | None) -> None:
     folders = {"student": tmp_path / "s", "teacher": tmp_path / "t"}
     save_model(*tiny.teacher(3, 16), folders["student"])
     save_model(*tiny.teacher(), folders["teacher"])
-    recipe = Recipe("gkd", samples=8, steps=2, batch_size=4)
+    recipe = Recipe("gkd", samples=8, steps=2, batch_size=4, lora=lora)
     for out in ("a", "b"):
         distil(DistilConfig(TaskConfig(), recipe, 1), folders, tmp_path / out, tmp_path / f"work-{out}")
     names = {p.name for p in (tmp_path / "a").iterdir()}
     assert {"model.safetensors", "metrics.jsonl", "tokenizer.json"} <= names and "samples.jsonl" not in names
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    load_model(tmp_path / "a")
+    changed = load_model(tmp_path / "a").model.layers[0].self_attn.q_proj.weight
+    assert not torch.equal(changed, load_model(folders["student"]).model.layers[0].self_attn.q_proj.weight)
 
 
 def test_other_tokenizers_are_refused_before_a_weight_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
