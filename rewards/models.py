@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distillknob.rewards.errors import UserError
+from distillknob.rewards.rendering import Prompt, encode_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -96,6 +97,25 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def check_same_tokenizer(student: Path, teacher: Path, prompt: Prompt, recipe: str) -> None:
+    """UserError where the tokens of two model folders differ, whatever their number: `recipe` compares distributions over them."""
+    ours, theirs = load_tokenizer(student), load_tokenizer(teacher)
+    our_ids, their_ids = ours.get_vocab(), theirs.get_vocab()
+    if our_ids != their_ids:
+        both = len(our_ids.items() & their_ids.items())
+        what = f"different vocabularies ({len(our_ids)} and {len(their_ids)} tokens, {both} of them the same)"
+    elif ours.eos_token_id != theirs.eos_token_id:
+        what = f"different end tokens ({ours.eos_token} and {theirs.eos_token})"
+    elif encode_prompt(ours, prompt) != encode_prompt(theirs, prompt):
+        what = "one vocabulary, but encode a prompt differently (chat template, first token or merges)"
+    else:
+        return
+    raise UserError(
+        f"recipe {recipe}: needs one tokenizer, but student {student} and teacher {teacher} have {what}; valid: recipe seqkd, "
+        "which passes texts"
+    )
 
 
 def load_model(path: str | Path, dtype: str = "float32", **settings: Any) -> PreTrainedModel:

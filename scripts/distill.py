@@ -18,7 +18,7 @@ class DistillFile:
     """The file of `distillknob distill`: model folders of student and teacher, the task and the recipe."""
 
     student: str = field(metadata={"help": "model to train: a folder or a hub name"})
-    teacher: str | None = said(None, "model to copy: a folder or a hub name; recipe seqkd only")
+    teacher: str | None = said(None, "model to copy: a folder or a hub name; recipes seqkd and gkd only")
     reference: str | None = said(None, "model whose texts set the length: a folder or a hub name; recipe.select length only")
     seed: int = said(1, "seed of prompts, sampling and order, 0 or above")
     dtype: Dtype = field(default="float32", metadata={"help": "number type of the weights; auto: as the model folder says"})
@@ -26,9 +26,9 @@ class DistillFile:
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
-        if self.recipe.recipe == "seqkd" and self.teacher is None:
-            raise ValueError("teacher: seqkd needs one; sft and answer_only don't")
-        if self.recipe.recipe != "seqkd" and self.teacher is not None:
+        if self.recipe.has_teacher and self.teacher is None:
+            raise ValueError(f"teacher: {self.recipe.recipe} needs one; sft and answer_only don't")
+        if not self.recipe.has_teacher and self.teacher is not None:
             raise ValueError(f"teacher: recipe {self.recipe.recipe} takes none: leave it out")
         if (self.recipe.select == "length") != (self.reference is not None):
             raise ValueError("reference: goes with recipe.select: length, and only with it")
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains the student."""
-    from distillknob.rewards.models import find_model
+    from distillknob.rewards.models import check_same_tokenizer, find_model
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.loading import to_yaml
     from distillknob.scripts.study.single import run_single
@@ -54,7 +54,9 @@ def main(arguments: argparse.Namespace) -> None:
     given = load_config(DistillFile, arguments.config, overrides_from(arguments))
     roles = {"student": given.student, "teacher": given.teacher, "reference": given.reference}
     inputs = {role: find_model(path, role) for role, path in roles.items() if path is not None}
-    load_task(given.task)
+    task = load_task(given.task)
+    if given.recipe.recipe == "gkd":
+        check_same_tokenizer(inputs["student"], inputs["teacher"], task.rows("train", 1, 0)[0]["prompt"], given.recipe.label)
     run_single(
         distil,
         DistilConfig(given.task, given.recipe, given.seed, given.dtype),

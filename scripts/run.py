@@ -100,7 +100,7 @@ def study_file(name: str) -> Path:
 
 def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     """The model folders by role and the hashes of the data files; refuses what can't work, before any weight is loaded."""
-    from distillknob.rewards.models import find_model, load_tokenizer
+    from distillknob.rewards.models import check_same_tokenizer, find_model, load_tokenizer
     from distillknob.rewards.rendering import encode_prompt
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.storage import hash_file
@@ -128,8 +128,12 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     for recipe in study.recipes:
         for row in task.rows("train", recipe.samples, 0) if recipe.recipe == "sft" else []:
             task.gold_text(row)
+    prompt = task.rows("test", 1, 0)[0]["prompt"]
     for folder in models.values():  # a template that can't render the prompts is found here
-        encode_prompt(load_tokenizer(folder), task.rows("test", 1, 0)[0]["prompt"])
+        encode_prompt(load_tokenizer(folder), prompt)
+    for recipe in study.recipes:  # the lab's teacher and student have one tokenizer; one of them alone is checked by its stage
+        if recipe.recipe == "gkd" and {"teacher", "student"} <= models.keys():
+            check_same_tokenizer(models["student"], models["teacher"], prompt, recipe.label)
     if settings.trl:  # TRL takes seconds to import, so its keys are looked at only where there are any
         arguments(CalibrateConfig(study.task, settings, 0.0, 0), Path(".work"))
     data = [path for config in (study.task, *study.other_tasks) for path in config.files.values()]

@@ -1,9 +1,10 @@
-"""The distillation stage: a student learns from texts, the teacher's or gold ones (method §3; `seqkd`, `sft`, `answer_only`)."""
+"""The distillation stage: a student learns from texts, the teacher's or gold ones (method §3; `seqkd`, `sft`, `answer_only`), or
+from the teacher's distributions on its own texts (`gkd`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,10 +14,12 @@ from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer.lora import Lora
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from distillknob.eval.generation import Generated
     from distillknob.rewards.tasks.base import Prompt, Row, Task
 
-RecipeName = Literal["seqkd", "sft", "answer_only"]
+RecipeName = Literal["seqkd", "gkd", "sft", "answer_only"]
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,17 @@ class Recipe:
 
     `seqkd`: trained on the teacher's samples at `temperature` (0: greedy); `keep_right` leaves out samples that the verifier
     rejects. Of `candidates` samples a prompt one is taken: the `likeliest` under the teacher, or by `length` the right one nearest
-    in bytes to the text of a reference teacher (a study's control). `sft`: on gold solutions. `answer_only`: on bare answers.
-    `samples` prompts, `steps` updates of `batch_size`.
+    in bytes to the text of a reference teacher (a study's control). `gkd`: on the teacher's distributions on what the student
+    samples at temperature 1; one tokenizer. `sft`: on gold solutions. `answer_only`: on bare answers. `samples` prompts, `steps`
+    updates of `batch_size`.
     """
 
     recipe: RecipeName = field(
-        default="seqkd", metadata={"help": "seqkd: the teacher's samples; sft: gold solutions; answer_only: bare answers"}
+        default="seqkd",
+        metadata={
+            "help": "seqkd: the teacher's samples; gkd: the student's own samples under the teacher's distributions; "
+            "sft: gold solutions; answer_only: bare answers"
+        },
     )
     temperature: float = said(1.0, "of the teacher's samples, 0 (greedy) or above; seqkd only")
     keep_right: bool = said(False, "leave out samples that the verifier rejects; seqkd only")
@@ -38,7 +46,18 @@ class Recipe:
     select: Literal["first", "likeliest", "length"] = said(
         "first", "which of the candidates: the likeliest under the teacher, or the nearest in length to a reference; seqkd only"
     )
-    samples: int = said(1000, "training texts, one a prompt; beyond the training rows, prompts repeat")
+    jsd_beta: float = said(
+        1.0,
+        "divergence, 0 to 1; 1: reverse KL; 0: forward KL; between: generalised JSD, where values near an end mainly shrink the "
+        "loss; gkd only",
+    )
+    teachers: Literal["all", "calibrated"] = field(
+        default="all",
+        metadata={
+            "help": "on which teachers of a study it is run: all, or only the calibrated ones and the control; seqkd and gkd"
+        },
+    )
+    samples: int = said(1000, "training texts (gkd: prompts), one a prompt; beyond the training rows, prompts repeat")
     steps: int = said(500, "updates of the student")
     batch_size: int = said(32, "texts an update")
     learning_rate: float = said(2e-3, "step size, held for 60 % of the steps, then falling to 1 %; above 0")
@@ -52,19 +71,40 @@ class Recipe:
             raise ValueError("temperature: must be 0 (greedy) or above")
         if self.learning_rate <= 0:
             raise ValueError("learning_rate: must be above 0")
+        if not 0 <= self.jsd_beta <= 1:
+            raise ValueError("jsd_beta: must be from 0 (forward KL) to 1 (reverse KL)")
+        if self.recipe != "gkd" and self.jsd_beta != 1.0:
+            raise ValueError(f"jsd_beta: {self.recipe} compares no distributions; leave it out")
         if self.recipe != "seqkd" and (self.keep_right or self.temperature != 1.0 or self.candidates > 1):
-            raise ValueError(f"recipe: {self.recipe} takes nothing from a teacher: its samples have no temperature or selection")
+            raise ValueError(
+                f"recipe: {self.recipe} takes no samples of a teacher: temperature, keep_right, candidates and select don't apply"
+            )
+        if not self.has_teacher and self.teachers != "all":
+            raise ValueError(f"recipe: {self.recipe} takes nothing from a teacher: teachers doesn't apply")
         if (self.candidates > 1) != (self.select != "first"):
             raise ValueError("select: likeliest and length choose from two or more candidates, first takes the only one")
 
     @property
+    def has_teacher(self) -> bool:
+        """Whether a student of it learns from a teacher, else from gold."""
+        return self.recipe in ("seqkd", "gkd")
+
+    @property
+    def on_answers(self) -> Recipe:
+        """As long and as fast, on bare answers."""
+        plain: dict[str, Any] = {"temperature": 1.0, "keep_right": False, "candidates": 1, "select": "first", "teachers": "all"}
+        return replace(self, recipe="answer_only", **plain)
+
+    @property
     def label(self) -> str:
-        """The recipe with its sampling, as it stands in a SID."""
-        lora = "-lora" if self.lora is not None else ""
-        if self.recipe != "seqkd":
-            return self.recipe + lora
-        choice = "" if self.select == "first" else f"-{self.select}{self.candidates}"
-        return f"seqkd-t{self.temperature:g}{'-right' if self.keep_right else ''}{choice}{lora}"
+        """The recipe with its sampling or divergence, as it stands in a SID."""
+        how = ""
+        if self.recipe == "seqkd":
+            choice = "" if self.select == "first" else f"-{self.select}{self.candidates}"
+            how = f"-t{self.temperature:g}{'-right' if self.keep_right else ''}{choice}"
+        elif self.jsd_beta != 1.0:
+            how = f"-b{self.jsd_beta:g}"
+        return f"{self.recipe}{how}{'-lora' if self.lora is not None else ''}"
 
 
 @dataclass(frozen=True)
@@ -78,40 +118,90 @@ class DistilConfig:
 
 
 def distil(config: DistilConfig, inputs: Mapping[str, Path], output: Path, work: Path) -> None:
-    """Stage: inputs `student` and, for seqkd, `teacher` (folders); output a model folder with samples.jsonl and metrics.jsonl."""
-    from distillknob.rewards.errors import UserError
+    """Stage: inputs `student` and, for seqkd and gkd, `teacher` (folders); output a model folder with metrics.jsonl and, but for
+    gkd, samples.jsonl."""
     from distillknob.rewards.jsonl import write_jsonl
-    from distillknob.rewards.models import load_model, load_tokenizer
-    from distillknob.rewards.seeds import derive_seed
-    from distillknob.trainer.supervised import Supervised, save_model, train_on_pairs
+    from distillknob.rewards.models import load_tokenizer
+    from distillknob.trainer.supervised import save_model
 
-    samples = texts_to_learn(config, inputs)
+    tokenizer = load_tokenizer(inputs["student"])
+    if config.recipe.recipe == "gkd":
+        model, log = _learn_on_policy(config, inputs, tokenizer, work)
+        save_model(model, tokenizer, output)
+    else:
+        samples = texts_to_learn(config, inputs)
+        model, log = _learn_texts(config, inputs, tokenizer, samples, work)
+        save_model(model, tokenizer, output)
+        write_jsonl(output / "samples.jsonl", samples)
+    write_jsonl(output / "metrics.jsonl", log)
+
+
+Trained = tuple["PreTrainedModel", list[dict[str, Any]]]
+
+
+def _learn_texts(
+    config: DistilConfig,
+    inputs: Mapping[str, Path],
+    tokenizer: PreTrainedTokenizerBase,
+    samples: Sequence[dict[str, Any]],
+    work: Path,
+) -> Trained:
+    from distillknob.rewards.errors import UserError
+    from distillknob.rewards.models import load_model
+    from distillknob.trainer.supervised import train_on_pairs
+
     kept = [s for s in samples if s["kept"]]
     if not kept:
         raise UserError(f"recipe {config.recipe.label}: none of {len(samples)} samples is left to train on")
-    tokenizer = load_tokenizer(inputs["student"])
-    settings = Supervised(config.recipe.steps, config.recipe.batch_size, config.recipe.learning_rate)
-    model, log = train_on_pairs(
+    student, pairs = load_model(inputs["student"], config.dtype), [(s["prompt"], s["text"]) for s in kept]
+    return train_on_pairs(student, tokenizer, pairs, **_how(config, work))
+
+
+def _learn_on_policy(config: DistilConfig, inputs: Mapping[str, Path], tokenizer: PreTrainedTokenizerBase, work: Path) -> Trained:
+    from distillknob.rewards.models import check_same_tokenizer, load_model
+    from distillknob.trainer.on_policy import train_on_policy
+
+    prompts = [row["prompt"] for row in _rows(config)]
+    check_same_tokenizer(inputs["student"], inputs["teacher"], prompts[0], config.recipe.label)
+    return train_on_policy(
         load_model(inputs["student"], config.dtype),
         tokenizer,
-        [(s["prompt"], s["text"]) for s in kept],
-        settings,
-        seed=derive_seed(config.seed, "order"),
-        work=work,
-        peft_config=None if config.recipe.lora is None else config.recipe.lora.peft_config(),
+        load_model(inputs["teacher"], config.dtype),
+        prompts,
+        max_new_tokens=config.task.longest,
+        beta=config.recipe.jsd_beta,
+        **_how(config, work),
     )
-    save_model(model, tokenizer, output)
-    write_jsonl(output / "samples.jsonl", samples)
-    write_jsonl(output / "metrics.jsonl", log)
+
+
+def _rows(config: DistilConfig) -> Sequence[dict[str, Any]]:
+    """The training rows, the same in every cell of a seed."""
+    from distillknob.rewards.seeds import derive_seed
+    from distillknob.rewards.tasks import load_task
+
+    return load_task(config.task).rows("train", config.recipe.samples, derive_seed(config.seed, "prompts"))
+
+
+def _how(config: DistilConfig, work: Path) -> dict[str, Any]:
+    """What every loop takes."""
+    from distillknob.rewards.seeds import derive_seed
+    from distillknob.trainer.supervised import Supervised
+
+    recipe = config.recipe
+    return {
+        "settings": Supervised(recipe.steps, recipe.batch_size, recipe.learning_rate),
+        "seed": derive_seed(config.seed, "order"),
+        "work": work,
+        "peft_config": None if recipe.lora is None else recipe.lora.peft_config(),
+    }
 
 
 def texts_to_learn(config: DistilConfig, inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """The training texts, one a prompt: id, prompt, text, finished, correct, and whether it is kept. A cut-off sample isn't."""
-    from distillknob.rewards.seeds import derive_seed
     from distillknob.rewards.tasks import load_task
 
     task, recipe = load_task(config.task), config.recipe
-    rows: Sequence[dict[str, Any]] = task.rows("train", recipe.samples, derive_seed(config.seed, "prompts"))
+    rows = _rows(config)
     if recipe.recipe != "seqkd":
         text_of = task.gold_text if recipe.recipe == "sft" else task.answer_text
         texts = [(text_of(row), True) for row in rows]

@@ -55,32 +55,7 @@ def train_on_pairs(
         head, tail = encode_prompt(tokenizer, prompt), [*encode_completion(tokenizer, completion), tokenizer.eos_token_id]
         ids.append(head + tail)
         labels.append([-100] * len(head) + tail)
-    decay_steps = settings.steps - int(0.6 * settings.steps)
-    schedule: dict[str, Any] = (
-        {
-            "lr_scheduler_type": "warmup_stable_decay",
-            "lr_scheduler_kwargs": {"num_decay_steps": decay_steps, "min_lr_ratio": 0.01, "decay_type": "linear"},
-        }
-        if settings.decay
-        else {"lr_scheduler_type": "constant"}
-    )
-    args = SFTConfig(
-        output_dir=str(work),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        **schedule,
-        **cpu_arguments(),
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        save_steps=settings.save_every,
-        save_total_limit=1,
-        logging_steps=50,
-        report_to=[],
-        disable_tqdm=True,  # our own bar shows less
-        seed=seed,
-        dataloader_pin_memory=False,
-    )
+    args = SFTConfig(**trainer_arguments(settings, seed, work), max_length=None, dataset_kwargs={"skip_prepare_dataset": True})
     trainer = SFTTrainer(
         model=model,
         args=args,
@@ -92,6 +67,34 @@ def train_on_pairs(
     show_progress(trainer, ("loss",))
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
     return trainer.model, timeless(trainer.state.log_history)
+
+
+def trainer_arguments(settings: Supervised, seed: int, work: Path) -> dict[str, Any]:
+    """The arguments that every student's trainer shares: schedule, batch, checkpoints in `work`, a log without other tools."""
+    decay_steps = settings.steps - int(0.6 * settings.steps)
+    schedule: dict[str, Any] = (
+        {
+            "lr_scheduler_type": "warmup_stable_decay",
+            "lr_scheduler_kwargs": {"num_decay_steps": decay_steps, "min_lr_ratio": 0.01, "decay_type": "linear"},
+        }
+        if settings.decay
+        else {"lr_scheduler_type": "constant"}
+    )
+    return {
+        "output_dir": str(work),
+        "max_steps": settings.steps,
+        "per_device_train_batch_size": settings.batch_size,
+        "learning_rate": settings.learning_rate,
+        **schedule,
+        **cpu_arguments(),
+        "save_steps": settings.save_every,
+        "save_total_limit": 1,
+        "logging_steps": 50,
+        "report_to": [],
+        "disable_tqdm": True,  # our own bar shows less
+        "seed": seed,
+        "dataloader_pin_memory": False,
+    }
 
 
 _TIMES = {"train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos"}

@@ -22,7 +22,13 @@ from distillknob.scripts.report.words import NBSP, fold, pct
 Json = dict[str, Any]
 
 ITEMS = 12  # test items whose traces are shown: the first half by order, the rest where the teachers' answers differ
-RECIPES = {"seqkd": "SeqKD", "sft": "gold traces", "answer_only": "gold answers only", "base": "S_0, before distillation"}
+RECIPES = {
+    "seqkd": "SeqKD",
+    "gkd": "on-policy (GKD)",
+    "sft": "gold traces",
+    "answer_only": "gold answers only",
+    "base": "S_0, before distillation",
+}
 
 
 def teacher_names(teachers: Mapping[str, Json]) -> dict[str, str]:

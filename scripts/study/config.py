@@ -33,9 +33,9 @@ class Measure:
 class Study:
     """One study. `teacher`, `proxy` and `student` are model folders, or `lab` for the lab's own, made from scratch.
 
-    `etas` must hold 0, the control. Every `seqkd` recipe is run on the original and on each calibrated teacher, `sft` and
-    `answer_only` once. `controls` adds cells of students, trained as the first `seqkd` recipe says but on other texts: the
-    original's at T = 0 (`greedy`, which the verdict *better teacher* needs), at T = 0.5 (`half`), the likeliest of eight
+    `etas` must hold 0, the control. Every `seqkd` and `gkd` recipe is run on each calibrated teacher and, by its `teachers`, on the
+    original, `sft` and `answer_only` once. `controls` adds cells of students, trained as the first `seqkd` recipe says but on other
+    texts: the original's at T = 0 (`greedy`, which the verdict *better teacher* needs), at T = 0.5 (`half`), the likeliest of eight
     (`best_of`), of eight the right one nearest in length to the calibrated teacher's (`length_matched`), bare answers
     (`answer_only`), and samples of the original after it was fine-tuned on bare answers (`no_reasoning`, a teacher of its own).
     `others`: tasks that teachers are not calibrated on, and answer too: what the owner pays.
@@ -93,7 +93,7 @@ class Study:
             )
         labels = [recipe.label for recipe in self.recipes]
         if not labels or len(set(labels)) < len(labels):
-            raise ValueError("recipes: at least one, and no two with the same recipe, temperature, keep_right and use of LoRA")
+            raise ValueError("recipes: at least one, and no two with the same recipe, sampling, jsd_beta and use of LoRA")
         if "lab" in (self.teacher, self.proxy, self.student) and self.task.name not in LAB_TASKS:
             raise ValueError(
                 f"task: the lab's models know {', '.join(LAB_TASKS)}, not {self.task.name}; name teacher, proxy and student folders"

@@ -55,11 +55,11 @@ class StudyPlan:
             self._predict(self._base(seed), self._external("student", self._base(seed)))
             self._cell("none", None, f"{self._student_name}-base", None, "base", seed)
         for recipe in study.recipes:
-            if recipe.recipe == "seqkd":
-                for teacher in (ORIGINAL, *calibrated):
-                    self._students(teacher.tid, teacher, recipe)
-            else:
+            if not recipe.has_teacher:
                 self._students("gold", None, recipe)
+                continue
+            for teacher in (ORIGINAL, *calibrated) if recipe.teachers == "all" else calibrated:
+                self._students(teacher.tid, teacher, recipe)
         tuned = [teacher for teacher in calibrated if teacher.eta]
         for control in study.wanted_controls:
             self._control(control, tuned[0] if tuned else None)
@@ -70,12 +70,12 @@ class StudyPlan:
         if recipe is None:
             return
         if control == "no_reasoning":
-            answers = replace(recipe, recipe="answer_only", temperature=1.0, keep_right=False)
+            answers = recipe.on_answers
             self._fine_tune(NO_REASONING, answers)
             self._teacher_cell(NO_REASONING)
             self._students(NO_REASONING.tid, NO_REASONING, recipe)
         elif control == "answer_only":
-            answers = replace(recipe, recipe="answer_only", temperature=1.0, keep_right=False)
+            answers = recipe.on_answers
             if not any(other.label == answers.label for other in self.study.recipes):
                 self._students("gold", None, answers)
         elif control == "length_matched":
@@ -88,7 +88,7 @@ class StudyPlan:
                 "best_of": {"candidates": CANDIDATES, "select": "likeliest"},
             }
             changed = replace(recipe, **changes[control])
-            if not any(other.label == changed.label for other in self.study.recipes):
+            if not any(other.label == changed.label and other.teachers == "all" for other in self.study.recipes):
                 self._students("orig", ORIGINAL, changed)
 
     def _fine_tune(self, teacher: Teacher, recipe: Recipe) -> None:
@@ -158,6 +158,7 @@ class StudyPlan:
 
     def _students(self, tid: str, teacher: Teacher | None, recipe: Recipe, reference: Teacher | None = None) -> None:
         study = self.study
+        recipe = replace(recipe, teachers="all")  # where else it is run changes no student
         sid = f"{self._student_name}-{recipe.label}-{study.task.name}"
         for seed in range(study.student_seeds):
             base = seed if study.student == "lab" else 0

@@ -57,6 +57,16 @@ MISTAKES = {
     "not a run": (["measure", "bare"], "not a run folder"),
     "not measured": (["report", "nowhere"], "not a run folder"),
     "no teacher": (["distill", "--student=m", "--output=o"], "teacher: seqkd needs one"),
+    "gkd without a teacher": (["distill", "--student=m", "--recipe.recipe=gkd", "--output=o"], "teacher: gkd needs one"),
+    "gkd across tokenizers": (
+        ["distill", "--student=c", "--teacher=m", "--recipe.recipe=gkd", "--output=o"],
+        "recipe gkd: needs one tokenizer",
+    ),
+    "gkd across tokenizers in a study": (
+        ["run", "s.yaml", "--measure.items=2", "--student=c"],
+        "recipe gkd: needs one tokenizer",
+        OWN + "recipes: [{recipe: gkd}]\ntask: {name: jsonl, train: v.jsonl, validation: u.jsonl, test: t.jsonl}\n",
+    ),
     "calibrate without eta": (["calibrate", "--teacher=m", "--proxy=m", "--output=o"], "eta"),
 }
 
@@ -66,6 +76,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     save_model(*tiny.teacher(), folder / "m")
     save_model(*tiny.teacher(), folder / "s")
+    save_model(*tiny.proxy(), folder / "c")
     for name in ("pickled", "bare"):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text('{"model_type": "llama"}')

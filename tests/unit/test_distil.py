@@ -18,6 +18,7 @@ from distillknob.rewards.scoring import completion_logps
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer import distil as module
 from distillknob.trainer.distil import DistilConfig, Recipe, distil, texts_to_learn
+from distillknob.trainer.lora import Lora
 from distillknob.trainer.supervised import Supervised, save_model, train_on_pairs
 
 
@@ -131,11 +132,21 @@ def test_a_merged_adapter_is_the_adapted_model(tmp_path: Path) -> None:
         ({"temperature": -1.0}, "temperature: must be 0"),
         ({"learning_rate": 0.0}, "learning_rate: must be above 0"),
         ({"recipe": "sft", "keep_right": True}, "takes nothing from a teacher"),
+        ({"recipe": "answer_only", "teachers": "calibrated"}, "takes nothing from a teacher"),
+        ({"recipe": "gkd", "temperature": 0.5}, "gkd takes no samples of a teacher"),
+        ({"recipe": "gkd", "keep_right": True}, "gkd takes no samples of a teacher"),
+        ({"recipe": "gkd", "jsd_beta": 1.1}, "jsd_beta: must be from 0"),
+        ({"recipe": "seqkd", "jsd_beta": 0.5}, "jsd_beta: seqkd compares no distributions"),
     ],
 )
 def test_impossible_recipes_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Recipe(**changes)
+
+
+def test_labels_tell_recipes_apart() -> None:
+    recipes = [Recipe(), Recipe(keep_right=True), Recipe("gkd"), Recipe("gkd", jsd_beta=0.5), Recipe("gkd", lora=Lora())]
+    assert [r.label for r in recipes] == ["seqkd-t1", "seqkd-t1-right", "gkd", "gkd-b0.5", "gkd-lora"]
 
 
 class _StopAfter(tiny.TrainerCallback):  # type: ignore[misc]

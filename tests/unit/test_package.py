@@ -34,6 +34,25 @@ def test_every_config_is_a_study_whose_header_is_its_command(path: Path) -> None
     assert len(set(names)) == len(names) > 5
 
 
+def test_a_recipe_runs_on_the_teachers_that_it_names() -> None:
+    from dataclasses import replace
+
+    from distillknob.trainer.distil import Recipe
+
+    study = replace(load_config(Study, ROOT / "configs" / "demo.yaml"), student_seeds=1, etas=(0.0, -0.5), greedy_original=False)
+
+    def students(*recipes: Recipe, greedy: bool = False) -> dict[str, object]:
+        stages = StudyPlan(replace(study, recipes=recipes, greedy_original=greedy), {}).stages
+        return {s.name.removeprefix("students/"): s.config for s in stages if s.function.endswith(":distil")}
+
+    some = students(Recipe("gkd", teachers="calibrated"), Recipe("sft"))
+    assert set(some) == {"eta+0-c0/lab-gkd-chain/0", "eta-0.5-c0/lab-gkd-chain/0", "gold/lab-sft-chain/0"}
+    every = students(Recipe("gkd"), Recipe("sft"))
+    assert set(every) == {*some, "orig/lab-gkd-chain/0"} and all(every[name] == config for name, config in some.items())
+    greedy = students(Recipe(temperature=0.0, teachers="calibrated"), greedy=True)
+    assert set(greedy) == {f"{tid}/lab-seqkd-t0-chain/0" for tid in ("orig", "eta+0-c0", "eta-0.5-c0")}
+
+
 def test_adding_a_seed_or_an_eta_changes_no_other_stage() -> None:
     from dataclasses import replace
 
