@@ -19,6 +19,7 @@ class CalibrateFile:
     teacher: str = field(metadata={"help": "model to calibrate: a folder or a hub name"})
     proxy: str = field(metadata={"help": "frozen scorer of texts: a folder or a hub name"})
     eta: float = field(metadata={"help": "the dial: above 0 easier to copy, below 0 harder, 0 the control"})
+    reward: str | None = said(None, "reward model (one output) that scores in the task's place: a folder or a hub name")
     seed: int = said(1, "seed of prompts, sampling and order, 0 or above")
     task: TaskConfig = field(default_factory=TaskConfig)
     calibration: Calibration = field(default_factory=Calibration)
@@ -43,7 +44,8 @@ def main(arguments: argparse.Namespace) -> None:
     from distillknob.trainer.calibrate import calibrate
 
     given = load_config(CalibrateFile, arguments.config, overrides_from(arguments))
-    inputs = {"teacher": find_model(given.teacher, "teacher"), "proxy": find_model(given.proxy, "proxy")}
+    roles = {"teacher": given.teacher, "proxy": given.proxy, "reward": given.reward}
+    inputs = {role: find_model(path, role) for role, path in roles.items() if path is not None}
     load_task(given.task)
     config = CalibrateConfig(given.task, given.calibration, given.eta, given.seed)
     run_single(calibrate, config, inputs, given.task.files, arguments.output, to_yaml(given))

@@ -47,6 +47,7 @@ class Calibration:
     gate: Literal["none", "correct_only"] = said(
         "correct_only", "correct_only: calibration reward among right completions; none: among all"
     )
+    gate_at: float = said(0.9, "task reward from which a completion counts as right for the gate")
     floor: float | None = said(-2.0, "nats a byte, below 0: no proxy token counts for less (null: no floor)")
     end_token: Literal["both", "none"] = said("both", "both: the end token is scored on both sides; none: on neither")
     direction: Literal["distillable", "undistillable"] | None = said(
@@ -118,13 +119,15 @@ class CalibrateConfig:
 
 
 def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path, work: Path) -> None:
-    """Stage: inputs `teacher` and `proxy` (folders), output a model folder with calibration.json and metrics.jsonl."""
+    """Stage: inputs `teacher`, `proxy` and perhaps `reward`, a reward model that scores in the task's place (folders); output a
+    model folder with calibration.json and metrics.jsonl."""
     from datasets import Dataset
 
     from distillknob.rewards.errors import UserError
     from distillknob.rewards.jsonl import write_json, write_jsonl
     from distillknob.rewards.models import load_model, load_tokenizer
     from distillknob.rewards.rendering import check_lengths, positions_of
+    from distillknob.rewards.reward_model import load_reward_model
     from distillknob.rewards.tasks import load_task
     from distillknob.rewards.tasks.base import TaskReward
     from distillknob.trainer.calibration import CalibrationTrainer
@@ -143,9 +146,10 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     held_out = task.rows("validation", settings.validation_items, 0)
     tokenizer, model = load_tokenizer(inputs["teacher"]), load_model(inputs["teacher"], settings.dtype)
     check_lengths(tokenizer, [row["prompt"] for row in rows], config.task.longest, positions_of(model))
+    reward = load_reward_model(str(inputs["reward"]), "reward") if "reward" in inputs else TaskReward(task)
     trainer = CalibrationTrainer(
         model,
-        TaskReward(task),
+        reward,
         args,
         proxy=load_model(inputs["proxy"], settings.dtype),
         proxy_tokenizer=load_tokenizer(inputs["proxy"]),
@@ -154,7 +158,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
         processing_class=tokenizer,
         peft_config=None if settings.lora is None else settings.lora.peft_config(),
     )
-    show_progress(trainer, ("kl", "rewards/calibration/mean", f"rewards/task_{task.name}/mean"))
+    show_progress(trainer, ("kl", "rewards/calibration/mean", f"rewards/{reward.__name__}/mean"))
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
     record = calibration_record(config, trainer, task, held_out, anchor=inputs["teacher"])
     save_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, output)
@@ -163,7 +167,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
 
 
 _SAME_NAME = (
-    *("num_generations", "gradient_accumulation_steps", "learning_rate", "beta", "calibration_per", "gate", "floor"),
+    *("num_generations", "gradient_accumulation_steps", "learning_rate", "beta", "calibration_per", "gate", "gate_at", "floor"),
     *("end_token", "kl_ceiling", "entropy_floor", "truncation_ceiling", "utility_floor", "guard_action", "on_bad_reward"),
     "save_steps",
 )

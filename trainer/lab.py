@@ -106,6 +106,23 @@ class LabStudent:
 
 
 @dataclass(frozen=True)
+class LabReward:
+    """The reward model of the task `instruct`. Half of each batch is right and half faulty, on the average; the share of words
+    shown is drawn evenly for each text."""
+
+    steps: int = said(1500, "updates of 64 texts")
+    learning_rate: float = said(1e-3, "step size, held for 60 % of the steps, then falling to 1 %")
+    required: float = said(0.95, "share of validation texts told rightly below which it is refused, 0 to 1")
+    validation_items: int = said(1024, "instructions that this is taken on, with one right and one faulty response each")
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.validation_items) < 1 or self.learning_rate <= 0:
+            raise ValueError("steps, validation_items and learning_rate: must be above 0")
+        if not 0 <= self.required <= 1:
+            raise ValueError("required: must be a share from 0 to 1")
+
+
+@dataclass(frozen=True)
 class Lab:
     """The models of the lab."""
 
@@ -113,6 +130,7 @@ class Lab:
     teacher: LabTeacher = LabTeacher()
     proxy: LabProxy = LabProxy()
     student: LabStudent = LabStudent()
+    reward: LabReward = LabReward()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The lab's reward model: a classifier that tells right responses of the instruction task from faulty ones (method §7, ours).
 
-It starts from the lab teacher's body with a fresh one-output head, as reward models start from the model that they are to judge,
-and learns from right responses of every style and as many with one fault. It can be wrong: accuracy is judged by rule.
+It starts from the body of the lab teacher's base with a fresh one-output head, as reward models start from the model that they
+are to judge, and learns from right responses of every style and as many with one fault. It can err: accuracy is judged by rule.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from distillknob.rewards.jsonl import write_jsonl
 from distillknob.rewards.models import load_model, load_tokenizer
 from distillknob.rewards.reward_model import ModelReward, reward_ids
 from distillknob.rewards.seeds import derive_seed
-from distillknob.rewards.settings import said
 from distillknob.rewards.tasks.base import Split
 from distillknob.rewards.tasks.instruct import Fault, InstructTask, faulty, parse
 from distillknob.trainer.checkpoints import last_checkpoint
-from distillknob.trainer.lab import Made
+from distillknob.trainer.lab import LabReward, Made
 from distillknob.trainer.progress import show_progress
 from distillknob.trainer.supervised import cpu_arguments, save_model, timeless
 
@@ -30,22 +29,6 @@ if TYPE_CHECKING:
 
 _TASK = InstructTask()
 _BATCH = 64
-
-
-@dataclass(frozen=True)
-class LabReward:
-    """Half of each batch is right and half faulty, on the average; the share of words shown is drawn evenly for each text."""
-
-    steps: int = said(1500, "updates of 64 texts")
-    learning_rate: float = said(1e-3, "step size, held for 60 % of the steps, then falling to 1 %")
-    required: float = said(0.95, "share of validation texts told rightly below which it is refused, 0 to 1")
-    validation_items: int = said(1024, "instructions that this is taken on, with one right and one faulty response each")
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.validation_items) < 1 or self.learning_rate <= 0:
-            raise ValueError("steps, validation_items and learning_rate: must be above 0")
-        if not 0 <= self.required <= 1:
-            raise ValueError("required: must be a share from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -58,9 +41,9 @@ class Judged:
 
 
 def make_reward(config: Made[LabReward], inputs: Mapping[str, Path], output: Path, work: Path) -> None:
-    """Stage: trains the reward model from the body of `inputs["teacher"]`; a UserError where it doesn't tell enough texts."""
-    settings, tokenizer = config.settings, load_tokenizer(inputs["teacher"])
-    model = _classifier(inputs["teacher"], tokenizer, derive_seed(config.seed, "init"))
+    """Stage: trains the reward model from the body of `inputs["base"]`; a UserError where it doesn't tell enough texts."""
+    settings, tokenizer = config.settings, load_tokenizer(inputs["base"])
+    model = _classifier(inputs["base"], tokenizer, derive_seed(config.seed, "init"))
     texts = judged("train", settings.steps * _BATCH // 2, derive_seed(config.seed, "texts"))
     log = _train(model, tokenizer, texts, settings, derive_seed(config.seed, "order"), work)
     found = told(
@@ -69,7 +52,7 @@ def make_reward(config: Made[LabReward], inputs: Mapping[str, Path], output: Pat
     if found["all"] < settings.required:
         raise UserError(
             f"lab reward model: {found['all']:.3f} of the validation texts told rightly after {settings.steps} steps, "
-            f"below the {settings.required} that a study needs; take another seed or more lab.reward steps"
+            f"below the {settings.required} that a study needs; take another seed or more lab.reward.steps"
         )
     save_model(model, tokenizer, output)
     write_jsonl(output / "metrics.jsonl", [*log, {"validation_told": found}])
@@ -100,11 +83,11 @@ def told(reward: ModelReward, texts: list[Judged]) -> dict[str, float]:
     return {name: sum(group) / len(group) for name, group in groups.items()}
 
 
-def _classifier(teacher: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """The teacher's body with one fresh output."""
+def _classifier(base: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """The body of a causal model with one fresh output."""
     from transformers import AutoModelForSequenceClassification, set_seed
 
-    body = load_model(teacher)
+    body = load_model(base)
     set_seed(seed)
     body.config.num_labels = 1
     body.config.problem_type = "multi_label_classification"  # so transformers takes binary cross-entropy, not a regression

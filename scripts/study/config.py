@@ -47,6 +47,9 @@ class Study:
     teacher: str = said("lab", "model to calibrate: a folder, a hub name, or lab (made from scratch)")
     proxy: str = said("lab", "frozen scorer of texts: a folder, a hub name, or lab; never the student")
     student: str = said("lab", "model to distil into: a folder, a hub name, or lab")
+    reward: str | None = said(
+        None, "reward model that scores in the task's place: a folder, a hub name or lab (null: lab where the lab does instruct)"
+    )
     dtype: Dtype = field(default="float32", metadata={"help": "number type of the weights; auto: as the model folder says"})
     etas: tuple[float, ...] = said((0.0, -0.5), "dials: above 0 easier to copy, below 0 harder; must hold 0, the control")
     calibration_seeds: int = said(1, "calibrated teachers an eta, 1 to 1000; 5 or more to speak of an eta")
@@ -94,6 +97,8 @@ class Study:
         labels = [recipe.label for recipe in self.recipes]
         if not labels or len(set(labels)) < len(labels):
             raise ValueError("recipes: at least one, and no two with the same recipe, sampling, jsd_beta and use of LoRA")
+        if self.reward == "lab" and (self.teacher, self.task.name) != ("lab", "instruct"):
+            raise ValueError("reward: the lab's reward model goes with task instruct and teacher lab; valid: a folder, or null")
         if "lab" in (self.teacher, self.proxy, self.student) and self.task.name not in LAB_TASKS:
             raise ValueError(
                 f"task: the lab's models know {', '.join(LAB_TASKS)}, not {self.task.name}; name teacher, proxy and student folders"
@@ -104,8 +109,15 @@ class Study:
     @property
     def external(self) -> dict[str, str]:
         """Roles whose model is not the lab's, with its folder or hub name."""
-        roles = {"teacher": self.teacher, "proxy": self.proxy, "student": self.student}
-        return {role: path for role, path in roles.items() if path != "lab"}
+        roles = {"teacher": self.teacher, "proxy": self.proxy, "student": self.student, "reward": self.reward_model}
+        return {role: path for role, path in roles.items() if path not in ("lab", None)}
+
+    @property
+    def reward_model(self) -> str | None:
+        """What scores completions in calibration: a path, `lab`, or None, the task's own verifier."""
+        if self.reward is None and (self.teacher, self.task.name) == ("lab", "instruct"):
+            return "lab"
+        return self.reward
 
     @property
     def wanted_controls(self) -> tuple[Control, ...]:

@@ -43,6 +43,10 @@ class StudyPlan:
         calibrated = [Teacher(f"eta{eta:+g}-c{c}", eta, c) for c in range(study.calibration_seeds) for eta in study.etas]
         self._make("base", "lab/base", study.teacher, study.lab.base)
         self._make("proxy", "lab/proxy", study.proxy, study.lab.proxy)
+        if study.reward_model == "lab":
+            made = Made(study.lab.reward, derive_seed(study.seed, "reward", 0), "instruct")
+            name = "lab/reward"
+            self.stages.append(Stage(name, name, "distillknob.trainer.lab_reward:make_reward", made, {"base": "lab/base"}))
         self._make("teacher", "teachers/orig", study.teacher, study.lab.teacher, {"base": "lab/base"})
         bases = range(study.student_seeds if study.student == "lab" else 1)
         for seed in bases:
@@ -145,7 +149,10 @@ class StudyPlan:
             derive_seed(study.seed, "calibration", str(teacher.calibration_seed)),
         )
         sources = self._sources(
-            self._external("teacher", "teachers/orig"), self._external("proxy", "lab/proxy"), self._data("train", "validation")
+            self._external("teacher", "teachers/orig"),
+            self._external("proxy", "lab/proxy"),
+            {} if study.reward_model is None else self._external("reward", "lab/reward"),
+            self._data("train", "validation"),
         )
         self.stages.append(Stage(target, target, "distillknob.trainer.calibrate:calibrate", config, **sources))
 

@@ -39,10 +39,10 @@ def test_a_recipe_runs_on_the_teachers_that_it_names() -> None:
 
     from distillknob.trainer.distil import Recipe
 
-    study = replace(load_config(Study, ROOT / "configs" / "demo.yaml"), student_seeds=1, etas=(0.0, -0.5), greedy_original=False)
+    study = replace(load_config(Study, ROOT / "configs" / "undistillable.yaml"), student_seeds=1)
 
     def students(*recipes: Recipe, greedy: bool = False) -> dict[str, object]:
-        stages = StudyPlan(replace(study, recipes=recipes, greedy_original=greedy), {}).stages
+        stages = StudyPlan(replace(study, recipes=recipes, controls=("greedy",) if greedy else ()), {}).stages
         return {s.name.removeprefix("students/"): s.config for s in stages if s.function.endswith(":distil")}
 
     some = students(Recipe("gkd", teachers="calibrated"), Recipe("sft"))

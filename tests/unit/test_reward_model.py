@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForSequenceClassification, set_seed
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.reward_model import ModelReward, load_reward_model
 from distillknob.rewards.tasks.instruct import INSTRUCTIONS, Fault, InstructTask, faulty, instruction
-from distillknob.trainer.lab import Made, character_tokenizer, tiny_llama
-from distillknob.trainer.lab_reward import LabReward, judged, make_reward
+from distillknob.trainer.lab import LabReward, Made, character_tokenizer, tiny_llama
+from distillknob.trainer.lab_reward import judged, make_reward
 from distillknob.trainer.supervised import save_model
 
 TASK = InstructTask()
@@ -112,8 +112,8 @@ def test_a_fault_mostly_makes_a_text_wrong_and_says_where(fault: Fault) -> None:
 
 def test_the_stage_writes_a_folder_that_is_the_same_again_and_refuses_a_weak_judge(tmp_path: Path) -> None:
     tokenizer = character_tokenizer(TASK.alphabet)
-    save_model(tiny_llama(tokenizer, width=16, layers=1, seed=0), tokenizer, tmp_path / "teacher")
-    inputs = {"teacher": tmp_path / "teacher"}
+    save_model(tiny_llama(tokenizer, width=16, layers=1, seed=0), tokenizer, tmp_path / "base")
+    inputs = {"base": tmp_path / "base"}
     weak = LabReward(steps=3, required=0.0, validation_items=8)
     for name in ("one", "two"):
         make_reward(Made(weak, 1), inputs, tmp_path / name, tmp_path / f"work-{name}")
