@@ -13,6 +13,7 @@ from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import read_numbered_jsonl
 
 ORIGINAL, BASE = "orig", "none"  # TIDs of the teacher before calibration and of students before distillation
+NO_REASONING = "no-reasoning"  # TID of the original fine-tuned on bare answers, a control
 WITHOUT_TEACHER = ("gold", BASE)
 Decoding = Literal["greedy", "t1"]
 
@@ -35,7 +36,7 @@ class Cell(_Line):
     sampling: dict[str, Any] | None
     task: str | None
     seed: int | None
-    others: tuple[str, ...] = ()
+    others: list[str] = []
 
     def others_path(self, run: Path, other: str) -> Path:
         """Where the run folder `run` holds a teacher's predictions on a task that it was not calibrated on."""
