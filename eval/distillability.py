@@ -84,7 +84,8 @@ def _other(cell: Cell, other: str, run: Run, rules: VerdictRules) -> Json:
     right = right_of(mine.greedy.values())
     accuracy = wilson_interval(sum(right), len(right), rules.confidence).as_dict()
     majority = majority_of([p.gold for p in original.greedy.values() if p.correct is not None])[1]
-    return {"accuracy": accuracy, "kept": None if cell.tid == ORIGINAL else _utility(mine, original, majority, rules)}
+    kept = None if cell.tid == ORIGINAL else _utility(mine, original, majority, rules)
+    return {"accuracy": accuracy, "majority": majority, "kept": kept}
 
 
 def _teacher(tid: str, run: Run, rules: VerdictRules) -> Json:
@@ -224,9 +225,35 @@ def _columns(rows: list[list[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def _folded(rows: list[list[str]], width: int = 120) -> list[str]:
+    """As `_columns`; columns that would pass `width` follow below, behind the first column again."""
+    fit = len(rows[0])
+    while fit > 2 and max(map(len, _columns([row[:fit] for row in rows]))) > width:
+        fit -= 1
+    rest = [[row[0], *row[fit:]] for row in rows]
+    return _columns([row[:fit] for row in rows]) + (["", *_folded(rest, width)] if len(rest[0]) > 1 else [])
+
+
+def _price(summary: Json) -> list[list[str]]:
+    """What the owner pays, a row a teacher: the look of its texts, KL to the original, accuracy on the other tasks."""
+    teachers: Json = summary["teachers"]
+    most, others = summary["task"]["explicit_max"], dict.fromkeys(name for row in teachers.values() for name in row["others"])
+    chance = {name: row["others"][name]["majority"] for row in teachers.values() for name in row["others"]}
+    head = ["teacher", "tokens", f"steps of {most:g}" if most else "steps", "true", "KL"]
+    rows = [[*head, *(f"{name} (chance {100 * chance[name]:.1f})" for name in others)]]
+    for tid, row in teachers.items():
+        traces, kl = row["traces"], ((row["calibration"] or {}).get("kl") or {}).get("full_vocabulary") or {}
+        numbers = ((traces["tokens"], 1, 1), (traces["explicit"], 1, 2), (traces["step_validity"], 100, 1), (kl, 1, 3))
+        shown = ["–" if one.get("value") is None else f"{scale * one['value']:.{digits}f}" for one, scale, digits in numbers]
+        rows.append(
+            [tid, *shown, *(_percent(row["others"][name]["accuracy"]) if name in row["others"] else "–" for name in others)]
+        )
+    return rows
+
+
 def summary_table(summary: Json) -> str:
-    """The summary as plain text for a terminal, in percent, b (chance) beside every accuracy, each verdict with its reason
-    below (ours)."""
+    """The summary as plain text for a terminal, in percent, chance beside every accuracy (b; of another task its most frequent
+    answer), each verdict with its reason below (ours)."""
     floor, task = summary["controls"]["floor"], summary["task"]
     chance = f"{100 * floor['value']:.1f}"
     source = "the student before distillation" if floor["source"] == "S_0" else "always the most frequent answer"
@@ -241,6 +268,9 @@ def summary_table(summary: Json) -> str:
         )
         if utility:
             reasons.append(f"{tid}, utility kept: {utility['verdict']}: {utility['reason']}")
+        for other, its in row["others"].items():
+            if its["kept"]:
+                reasons.append(f"{tid}, {other} kept: {its['kept']['verdict']}: {its['kept']['reason']}")
     for tid, by_sid in summary["students"].items():
         for sid, row in by_sid.items():
             shown = [tid, sid, str(len(row["seeds"])), _percent(row["accuracy"]), _percent(row["accuracy_t1"]), chance]
@@ -252,4 +282,8 @@ def summary_table(summary: Json) -> str:
             students.append(shown)
     head = f"{summary['name']}: task {task['name']}, {task['items']} test items"
     head += f"; in percent, 95 % limits in brackets; chance is b = {chance} ({source})"
-    return "\n".join([head, "", *_columns(teachers), "", *_columns(students), "", *reasons])
+    note = (
+        "what the owner pays: tokens and written steps a text, texts whose steps are all true, KL to the original in nats a token"
+    )
+    price = [note, *_folded(_price(summary))]
+    return "\n".join([head, "", *_columns(teachers), "", *price, "", *_columns(students), "", *reasons])

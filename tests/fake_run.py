@@ -15,6 +15,8 @@ SID = "lab-seqkd-t1-chain"
 GREEDY_SID = "lab-seqkd-t0-chain"
 RULES = {"utility_margin": 0.02, "collapse_fraction": 0.5, "minimum_headroom": 0.10, "confidence": 0.95}
 TEACHERS = {"orig": (None, 0.95), "eta+0-c0": (0.0, 0.96), "eta-0.5-c0": (-0.5, 0.95)}  # TID: eta, greedy accuracy
+NO_REASONING = "no-reasoning"
+OTHERS = {"reverse": 0.97, "largest": 0.9}  # further task: greedy accuracy of the original on it
 STUDENTS = {"orig": 0.78, "eta+0-c0": 0.85, "eta-0.5-c0": 0.30}  # TID: greedy accuracy of its students
 
 
@@ -66,11 +68,14 @@ def add_student(
     items: int = 40,
     recipe: str = "seqkd",
     temperature: float | None = 1.0,
+    candidates: int = 1,
+    select: str = "first",
     hostile: bool = False,
 ) -> None:
     """Adds a student cell of `seeds` seeds to a fake run: lines in cells.jsonl, predictions and training samples."""
     eta = TEACHERS[tid][0] if tid in TEACHERS else None
-    sampling = None if temperature is None else {"temperature": temperature}
+    chosen = {"temperature": temperature, "keep_right": False, "candidates": candidates, "select": select}
+    sampling = None if temperature is None else chosen
     with (run / "cells.jsonl").open("a", encoding="utf-8") as file:
         for seed in range(seeds):
             cell = {
@@ -95,6 +100,34 @@ def add_student(
             )
 
 
+def add_controls(run: Path, *, seeds: int = 5, items: int = 40, hostile: bool = False) -> None:
+    """Adds every control of a study: students of the original's other samples, of bare answers, and a further teacher with its."""
+    line = {"tid": NO_REASONING, "task": "chain"}
+    empty = ("eta", "beta", "calibration_seed", "sid", "student", "recipe", "sampling", "seed")
+    with (run / "cells.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line | dict.fromkeys(empty)) + "\n")
+    write_lines(run / "teachers" / NO_REASONING / "predictions.jsonl", predictions(NO_REASONING, 0.5, items, hostile))
+    more: dict[str, Any] = {"seeds": seeds, "items": items, "hostile": hostile}
+    add_student(run, "orig", GREEDY_SID, 0.8, temperature=0.0, **more)
+    add_student(run, "orig", "lab-seqkd-t0.5-chain", 0.79, temperature=0.5, **more)
+    add_student(run, "orig", "lab-seqkd-t1-likeliest8-chain", 0.76, candidates=8, select="likeliest", **more)
+    add_student(run, "orig", "lab-seqkd-t1-length8-chain", 0.5, candidates=8, select="length", **more)
+    add_student(run, "gold", "lab-answer_only-chain", 0.3, recipe="answer_only", temperature=None, **more)
+    add_student(run, NO_REASONING, SID, 0.31, **more)
+
+
+def add_others(run: Path, items: int = 60) -> None:
+    """Lets every teacher of a fake run answer two further tasks; on `largest` a calibrated one loses 50 points."""
+    cells = [json.loads(line) for line in (run / "cells.jsonl").read_text(encoding="utf-8").splitlines()]
+    for cell in cells:
+        cell["others"] = [] if cell["sid"] else list(OTHERS)
+        for other in cell["others"]:
+            loss = 0.5 if cell["eta"] and other == "largest" else 0.0
+            rows = predictions(f"{cell['tid']}/{other}", OTHERS[other] - loss, items)
+            write_lines(run / "teachers" / cell["tid"] / "others" / other / "predictions.jsonl", rows)
+    write_lines(run / "cells.jsonl", cells)
+
+
 def make_fake_run(
     folder: Path, *, seeds: int = 5, items: int = 40, hostile: bool = False, calibration: dict[str, Any] | None = None
 ) -> Path:
@@ -102,7 +135,8 @@ def make_fake_run(
 
     `calibration`: what calibration.json holds besides eta, {"steps": 100} by default. `hostile`: texts, answers and the most
     frequent gold answer hold markup, control characters and a lone surrogate, and one item can't be verified. The greedy cell
-    of the original teacher is not written: add it by add_student(run, "orig", GREEDY_SID, .8, temperature=0.0)."""
+    of the original teacher is not written: add it by add_student(run, "orig", GREEDY_SID, .8, temperature=0.0), or all controls
+    by add_controls(run)."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "name": folder.name,
@@ -114,7 +148,7 @@ def make_fake_run(
         "student": {"kind": "lab"},
         "calibration": {"etas": [0.0, -0.5], "seeds": 1},
         "recipes": ["seqkd"],
-        "students": {"seeds": seeds},
+        "student_seeds": seeds,
         "measure": {"items": items},
         "verdicts": RULES,
     }

@@ -15,8 +15,8 @@ rules, cells = manifest["verdict_rules"], [json.loads(line) for line in (run / "
 q, f, margin = 0.5 + rules["confidence"] / 2, rules["collapse_fraction"], rules["utility_margin"]
 
 
-def load(c, decoding="greedy"):
-    folder = f"students/{c['tid']}/{c['sid']}/{c['seed']}" if c["sid"] else f"teachers/{c['tid']}"
+def load(c, decoding="greedy", other=""):
+    folder = f"students/{c['tid']}/{c['sid']}/{c['seed']}" if c["sid"] else f"teachers/{c['tid']}{other}"
     rows = [json.loads(x) for x in (run / folder / "predictions.jsonl").read_text("utf-8").split("\n") if x]
     return {r["id"]: r for r in rows if (r["split"], r["decoding"]) == ("test", decoding)}
 
@@ -35,6 +35,13 @@ def judge(low, high, bound, enough=True):
     return "undecided" if not enough else "holds" if low > bound else "does not hold" if high < bound else "undecided"
 
 
+def kept(mine, original):  # paired difference in accuracy by Bonett and Price, and its verdict
+    d = [x - r["correct"] for i, r in original.items() if None not in ((x := mine[i]["correct"]), r["correct"])]
+    m, s = ((d.count(1) + k * d.count(-1) + 1 + k) / (len(d) + 2) for k in (-1, 1))  # adjusted difference and sum of shares
+    half = norm.ppf(q) * ((s - m * m) / (len(d) + 2)) ** 0.5
+    return [np.mean(d), m - half, m + half, judge(m - half, m + half, -margin)]
+
+
 def expect(numbers, *path):
     want.update({(*path, key): x for key, x in zip(("value", "low", "high", "verdict"), numbers, strict=False)})
 
@@ -48,10 +55,11 @@ majority = max(Counter(verified).values()) / len(verified)
 expect([b := max(majority, *(np.mean(v) for k, v in score.items() if k[0] == "none"))], "controls", "floor")
 for tid, c in teachers.items():
     want["teachers", tid, "accuracy", "value"], want["teachers", tid, "accuracy_t1", "value"] = acc(c), acc(c, "t1")
-    d = [x - r["correct"] for i, r in greedy["orig"].items() if None not in ((x := greedy[tid][i]["correct"]), r["correct"])]
-    m, s = ((d.count(1) + k * d.count(-1) + 1 + k) / (len(d) + 2) for k in (-1, 1))  # adjusted difference and sum of shares
-    half = norm.ppf(q) * ((s - m * m) / (len(d) + 2)) ** 0.5
-    expect([np.mean(d), m - half, m + half, judge(m - half, m + half, -margin)] * (tid != "orig"), "teachers", tid, "utility")
+    expect(kept(greedy[tid], greedy["orig"]) * (tid != "orig"), "teachers", tid, "utility")
+    for name in c.get("others", ()):
+        mine, at = load(c, other=f"/others/{name}"), ("teachers", tid, "others", name)
+        want[(*at, "accuracy", "value")] = np.mean([r["correct"] for r in mine.values() if r["correct"] is not None])
+        expect(kept(mine, load(teachers["orig"], other=f"/others/{name}")) * (tid != "orig"), *at, "kept")
 for (tid, sid), x in score.items():
     c, at = students[tid, sid][0], ("students", tid, sid)
     expect(combine(x, [0, 0], 0, 0) if len(x) > 1 else x, *at, "accuracy")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_run import GREEDY_SID, HOSTILE, SID, add_student, make_fake_run
+from fake_run import GREEDY_SID, HOSTILE, NO_REASONING, SID, add_controls, add_others, add_student, make_fake_run
 
 from distillknob.eval.distillability import summarise, summary_table
 from distillknob.eval.rules import VerdictRules
@@ -53,6 +53,15 @@ def run(tmp_path: Path) -> Path:
     add_student(folder, "orig", "lab-fkl-t0-chain", 0.5, recipe="fkl", temperature=0.0)
     add_student(folder, "gold", "lab-sft-chain", 0.97, recipe="sft", temperature=None)
     add_student(folder, ETA, "lab-few-t1-chain", 0.3, recipe="few", seeds=3)
+    return folder
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """A fake run with every control, whose teachers answer two further tasks."""
+    folder = make_fake_run(tmp_path / "whole")
+    add_controls(folder)
+    add_others(folder)
     return folder
 
 
@@ -235,10 +244,55 @@ def test_bad_cells_are_refused(tmp_path: Path) -> None:
             _summary(run)
 
 
+def test_other_tasks_and_controls(whole: Path) -> None:
+    """A task that no teacher was calibrated on: accuracy and chance by its own lines, what was lost paired to the original; a
+    teacher without eta is no control and its students get no verdict."""
+    summary = _summary(whole)
+    rows = _lines(whole / "teachers" / ETA / "others" / "largest" / "predictions.jsonl")
+    right = [r["correct"] for r in rows if r["decoding"] == "greedy"]
+    lost = summary["teachers"][ETA]["others"]["largest"]
+    assert (lost["accuracy"]["value"], lost["accuracy"]["n"]) == (sum(right) / 60, 60) and lost["majority"] == 0.3
+    assert lost["kept"]["verdict"] == "does not hold" and lost["kept"]["items"] == 60
+    assert summary["teachers"]["orig"]["others"]["largest"]["kept"] is None
+    assert set(summary["teachers"][NO_REASONING]["others"]) == {"reverse", "largest"}
+    assert NO_REASONING not in summary["controls"]["control"]
+    assert summary["students"][NO_REASONING][SID]["collapse"] is None
+    assert summary["students"][ETA][SID]["better"]["greedy_original"]["sid"] == GREEDY_SID
+    path = whole / "teachers" / ETA / "others" / "largest" / "predictions.jsonl"
+    _edit(path, gold="other")
+    with pytest.raises(UserError, match="other test items or golds"):
+        _summary(whole)
+
+
+def test_table_of_the_price(whole: Path) -> None:
+    """A row a teacher, within 120 columns: texts, KL and every other task with its chance; many tasks go on below."""
+    summary = _summary(whole)
+    summary["teachers"][ETA]["calibration"] = {"kl": {"full_vocabulary": {"value": 0.0213, "low": 0.02, "high": 0.03}}}
+    teacher = summary["teachers"][ETA]
+
+    def block() -> list[str]:
+        return summary_table(summary).split("what the owner pays")[1].split("teacher  ")[1:-1][0].splitlines()
+
+    head, *rows = block()
+    assert "largest (chance 30.0)" in head and len(rows) == 5  # four teachers and an empty line
+    row = next(line for line in rows if line.startswith(ETA)).split()
+    figures = [f"{teacher['traces']['tokens']['value']:.1f}", f"{teacher['traces']['explicit']['value']:.2f}"]
+    assert row[1:3] == figures and row[4] == "0.021"
+    assert f"{100 * teacher['others']['largest']['accuracy']['value']:.1f} [" in " ".join(row)
+    assert f"{ETA}, largest kept: does not hold: the upper limit" in summary_table(summary)
+    for each in summary["teachers"].values():
+        each["others"] |= {f"task-{i}": each["others"]["largest"] for i in range(9)}
+    shown = summary_table(summary).split("what the owner pays")[1].split("student cell")[0]
+    assert all(len(line) <= 120 for line in shown.splitlines()) and "task-8" in shown and shown.count("\norig ") == 3
+
+
 def test_table(run: Path) -> None:
     """Chance stands in every row that has an accuracy; every verdict stands there with its reason."""
     summary = _summary(run)
     text = summary_table(summary)
+    before, after = text.split("what the owner pays")
+    assert [line.split()[0] for line in after.split("\n\n")[0].splitlines()[2:]] == list(summary["teachers"])
+    text = before + after[after.index("\n\n") :]
     rows = [line for line in text.splitlines() if line.startswith(("orig ", "eta", "gold ", "none ")) and ": " not in line]
     assert len(rows) == 3 + sum(len(by_sid) for by_sid in summary["students"].values())
     assert all("  30.0  " in row for row in rows)
@@ -262,6 +316,8 @@ def test_independent_recomputation_agrees(run: Path, tmp_path: Path, monkeypatch
     assert _check(run, _summary(run), monkeypatch) == 0
     for name, seeds, hostile in (("hostile", 5, True), ("few", 3, False), ("one", 1, False)):
         other = make_fake_run(tmp_path / name, seeds=seeds, hostile=hostile)
+        add_controls(other, seeds=seeds, hostile=hostile)
+        add_others(other)
         assert _check(other, _summary(other), monkeypatch) == 0
 
 
@@ -271,6 +327,8 @@ def test_independent_recomputation_agrees(run: Path, tmp_path: Path, monkeypatch
         *(("controls", "floor", "value"), ("teachers", "orig", "accuracy", "value"), ("teachers", ETA, "accuracy_t1", "value")),
         *(("teachers", ETA, "utility", "low"), ("teachers", ETA, "utility", "verdict")),
         *(("students", ETA, SID, "accuracy", "high"), ("students", ETA, SID, "per_seed", 3)),
+        *(("teachers", ETA, "others", "largest", "kept", key) for key in ("high", "verdict")),
+        ("teachers", ETA, "others", "reverse", "accuracy", "value"),
         ("students", ETA, SID, "collapse", "high"),
         ("students", ETA, SID, "collapse", "verdict"),
         ("students", ETA, "lab-fkl-t1-chain", "better", "verdict"),
@@ -281,6 +339,7 @@ def test_independent_recomputation_finds_a_flipped_figure(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: tuple[str | int, ...]
 ) -> None:
     """One figure off by 1e-6, or one verdict turned round, is one line and exit status 1."""
+    add_others(run)
     summary = _summary(run)
     *parents, last = path
     place: Any = summary
