@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,6 +13,10 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from distillknob.eval.cells import ORIGINAL
+from distillknob.scripts.report.names import controls, on_dial
+from distillknob.scripts.report.words import NBSP, signed
+
 Json = Mapping[str, Any]
 
 # The jitter rule: seed j sits at the fraction (j · golden ratio) mod 1.
@@ -20,6 +24,7 @@ GOLDEN = 0.6180339887
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito: told apart with any colour vision
 SERIES_DARK = ("#56B4E9", "#FF9A4D", "#2FD3A4", "#E79CC8", "#F0C04A")  # the same hues, lighter, for a dark page
 MARKERS = ("s", "o", "^", "D", "v")  # shape as well as colour
+CONTROLS = 8  # lines of controls at most; the others stand in the page's table alone
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,9 @@ class Look:
         return SERIES_DARK if self.dark else SERIES
 
 
-def signed(eta: float) -> str:
-    """η as it is printed: a real minus sign, a plus sign in front of positive values, plain 0."""
-    return f"{eta:+g}".replace("-", "−") if eta else "0"
-
-
 def positions(summary: Json) -> tuple[dict[str, float], float]:
-    """Where each teacher stands on the x axis (η; the original apart at the left), and the unit of offsets.
+    """Where each teacher stands on the x axis (η; the original apart at the left), and the unit of offsets. Other teachers
+    without η stand nowhere.
 
     Calibration seeds of one η stand side by side. The unit is the least distance between two neighbours, so that offsets never
     reach the next tick. Source: ours.
@@ -66,20 +67,26 @@ def positions(summary: Json) -> tuple[dict[str, float], float]:
     where: dict[str, float] = {}
     for tid, teacher in teachers.items():
         if teacher.get("eta") is None:
-            where[tid] = start
+            if tid == ORIGINAL:
+                where[tid] = start
             continue
         same = sorted(k for k, t in teachers.items() if t.get("eta") == teacher["eta"])
         where[tid] = float(teacher["eta"]) + unit * min(0.12, 0.4 / len(same)) * (same.index(tid) - (len(same) - 1) / 2)
     return where, unit
 
 
-def _spread(levels: list[tuple[float, str]], least: float) -> list[float]:
-    """Heights of labels that keep the order of their lines and stand at least `least` apart (percent)."""
-    heights: list[float] = []
-    for level, _ in levels:
-        heights.append(max(level, heights[-1] + least) if heights else level)
-    shift = sum(h - level for h, (level, _) in zip(heights, levels, strict=True)) / max(len(levels), 1)
-    return [h - shift for h in heights]
+def _spread(levels: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """Heights of labels (percent), of these sizes, for lines at these ascending levels: in order, none over another, within the
+    axis where they fit, as near to their lines as that allows (least squares: pool adjacent violators)."""
+    stacked = [sum(sizes[:i]) + (size - sizes[0]) / 2 for i, size in enumerate(sizes)]  # centres in a stack without gaps
+    pools: list[list[float]] = []
+    for level, centre in zip(levels, stacked, strict=True):
+        pools.append([level - centre])
+        while len(pools) > 1 and sum(pools[-2]) / len(pools[-2]) > sum(pools[-1]) / len(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    lowest = [sum(pool) / len(pool) for pool in pools for _ in pool]
+    return [max(0.0, min(low, 100 - stacked[-1])) + centre for low, centre in zip(lowest, stacked, strict=True)]
 
 
 def _percent(interval: Json | None) -> tuple[float, float, float] | None:
@@ -115,29 +122,43 @@ def _series(axes: Any, number: int, look: Look, name: str, points: list[tuple[fl
     axes.plot([], [], marker, color=colour, markersize=7, label=name)  # the legend shows the marker alone
 
 
-def _lines(axes: Any, summary: Json, look: Look) -> None:
-    """Chance and S_0 as dashed lines with their labels at the right edge."""
-    controls: Json = summary.get("controls") or {}
-    base = _percent((controls.get("S_0") or {}).get("accuracy"))
+def _levels(summary: Json) -> list[tuple[float, str, tuple[int, ...]]]:
+    """Height, label and dashes of the lines: chance, S_0, and the students that have no place on the dial."""
+    base = _percent(((summary.get("controls") or {}).get("S_0") or {}).get("accuracy"))
     chance = (summary.get("task") or {}).get("majority")
-    levels = [(100 * float(chance), f"chance {100 * chance:.1f} %")] if chance is not None else []
+    levels: list[tuple[float, str, tuple[int, ...]]] = []
+    if chance is not None:
+        levels.append((100 * float(chance), f"chance {100 * chance:.1f}{NBSP}%", (1, 2)))
     if base:
-        levels.append((base[0], f"S_0 {base[0]:.1f} %"))
-    levels.sort()
-    least = 5.5 * 4.6 / look.height
-    for (level, text), height in zip(levels, _spread(levels, least), strict=True):
-        dashes = (1, 2) if text.startswith("chance") else (5, 3)
-        axes.axhline(level, color=look.faint, linewidth=1.2, linestyle=(0, dashes), zorder=1)
+        levels.append((base[0], f"S_0 {base[0]:.1f}{NBSP}%", (5, 3)))
+    for control in controls(summary)[:CONTROLS]:
+        if p := _percent(control.cell.get("accuracy")):
+            levels.append((p[0], f"{textwrap.shorten(control.name, 40)}: {p[0]:.0f}{NBSP}%", (8, 2, 1, 2)))
+    return sorted(levels)
+
+
+def _lines(axes: Any, summary: Json, look: Look) -> None:
+    """Lines across the dial with their labels beside the right edge, each led to its line."""
+    levels, small = _levels(summary), look.width < 6
+    if not levels:
+        return
+    texts = [textwrap.fill(text, 16) if small else text for _, text, _ in levels]
+    sizes = [(5.2 if small else 5.5) * 4.6 / look.height * (1 + text.count("\n")) for text in texts]
+    heights = _spread([level for level, _, _ in levels], sizes)
+    for (level, _, dashes), text, height in zip(levels, texts, heights, strict=True):
+        axes.axhline(level, color=look.faint, linewidth=1.0, linestyle=(0, dashes), zorder=1)
         axes.annotate(
             text,
             (1, level),
             xycoords=("axes fraction", "data"),
-            xytext=(1.015, height),
+            xytext=(1.03, height),
             textcoords=("axes fraction", "data"),
             va="center",
             color=look.ink,
-            fontsize=9.5,
+            fontsize=8.5 if small else 9.5,
+            linespacing=1.0,
             annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": look.faint, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
         )
 
 
@@ -145,7 +166,7 @@ def _axes(axes: Any, summary: Json, look: Look, where: Mapping[str, float], unit
     """Ticks, labels, grid and the line that sets the original apart from the dial."""
     teachers: Json = summary.get("teachers") or {}
     ticks = {float(t["eta"]): signed(float(t["eta"])) for t in teachers.values() if t.get("eta") is not None}
-    start = [where[k] for k, t in teachers.items() if t.get("eta") is None]
+    start = [where[ORIGINAL]] if ORIGINAL in where else []
     axes.set_xticks([*start, *sorted(ticks)], [*["original"] * len(start), *(ticks[k] for k in sorted(ticks))])
     spots = [*start, *ticks] or [0.0]
     if look.width < 6 and len(spots) > 5:
@@ -168,10 +189,11 @@ def _axes(axes: Any, summary: Json, look: Look, where: Mapping[str, float], unit
 
 
 def _draw(summary: Json, names: Mapping[str, str], look: Look) -> Figure:
-    """The figure: series 0 are the teachers, then one series a student kind (SID), with small dots for the seeds."""
+    """The figure: series 0 are the teachers, then one series a student kind (SID) of calibrated teachers, with small dots for the
+    seeds."""
     where, unit = positions(summary)
     students: Json = summary.get("students") or {}
-    sids = sorted({sid for tid, cells in students.items() if tid in where for sid in cells or {}})
+    sids = sorted(on_dial(summary))
     figure = Figure(figsize=(look.width, look.height), layout="constrained", facecolor="none")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor="none")

@@ -48,6 +48,9 @@ class _Index(_Part):
 
 class _Sampling(_Part):
     temperature: float | None = None
+    keep_right: bool | None = None
+    candidates: int | None = None
+    select: Literal["first", "likeliest", "length"] | None = None
 
 
 class _Student(_Part):
@@ -83,13 +86,25 @@ class _KL(_Part):
     full_vocabulary: _Interval | None = None
 
 
+class _Settings(_Part):
+    calibration: Literal["log_ratio", "proxy_only"] | None = None
+
+
 class _Calibration(_Part):
     version: Literal[1] = Field(alias="schema")
+    steps: int | None = None
+    settings: _Settings | None = None
     guards: list[_Guard]
     kl: _KL | None = None
     shares: dict[str, float | None] = {}
     learnt_nothing: bool = False
     proxy_check: dict[str, Any] | None = None
+
+
+class _Other(_Part):
+    accuracy: _Interval | None = None
+    majority: float | None = None
+    kept: _Judged | None = None
 
 
 class _Teacher(_Part):
@@ -99,6 +114,7 @@ class _Teacher(_Part):
     accuracy_t1: _Interval | None = None
     utility: _Judged | None = None
     traces: _Traces | None = None
+    others: dict[str, _Other] = {}
     calibration: _Calibration | None = None
 
 

@@ -15,67 +15,26 @@ from markupsafe import Markup
 
 from distillknob.rewards.jsonl import read_jsonl
 from distillknob.scripts.report import words
-from distillknob.scripts.report.figures import Look, dial, signed
+from distillknob.scripts.report.figures import Look, dial, positions
 from distillknob.scripts.report.inputs import read_config, read_manifest, read_prompts, read_samples, read_summary
+from distillknob.scripts.report.names import WITHOUT_TEACHER, Control, controls, on_dial, student_names, teacher_names
 from distillknob.scripts.report.words import NBSP, fold, pct
 
 Json = dict[str, Any]
 
 ITEMS = 12  # test items whose traces are shown: the first half by order, the rest where the teachers' answers differ
-RECIPES = {
-    "seqkd": "SeqKD",
-    "gkd": "on-policy (GKD)",
-    "sft": "gold traces",
-    "answer_only": "gold answers only",
-    "base": "S_0, before distillation",
-}
-
-
-def teacher_names(teachers: Mapping[str, Json]) -> dict[str, str]:
-    """TID → words, the original first, then by η and calibration seed; the seed is named where an η has more than one."""
-
-    def order(tid: str) -> tuple[bool, float, int]:
-        eta = teachers[tid].get("eta")
-        return eta is not None, eta or 0.0, teachers[tid].get("calibration_seed") or 0
-
-    etas = [t.get("eta") for t in teachers.values()]
-    names = {}
-    for tid in sorted(teachers, key=order):
-        eta, seed = teachers[tid].get("eta"), teachers[tid].get("calibration_seed")
-        if eta is None:
-            names[tid] = "original"
-            continue
-        which = f", calibration seed {seed}" if etas.count(eta) > 1 else ""
-        names[tid] = f"η = {signed(eta)}" + (" (control)" if eta == 0 else "") + which
-    return names
-
-
-def student_names(summary: Json, cells: Iterable[Json]) -> dict[str, str]:
-    """SID → words (recipe, how the teacher was sampled); the student or the SID is added where words are not unique."""
-    students = {str(c["sid"]): str(c.get("student")) for c in cells if c.get("sid")}
-    names: dict[str, str] = {}
-    for kinds in (summary.get("students") or {}).values():
-        for sid, cell in (kinds or {}).items():
-            recipe, sampling = str((cell or {}).get("recipe") or sid), (cell or {}).get("sampling") or {}
-            how = "" if sampling.get("temperature") is None else f", teacher sampled at T = {sampling['temperature']:g}"
-            names[sid] = RECIPES.get(recipe, recipe) + how
-    for more in (students, {}):
-        words = list(names.values())
-        names = {sid: f"{n}, {more.get(sid, sid)}" if words.count(n) > 1 else n for sid, n in names.items()}
-    return names
 
 
 def student_rows(summary: Json, tids: Mapping[str, str], sids: Mapping[str, str]) -> list[Json]:
     """One row a cell of the students table, in the teachers' order, then students without a teacher."""
     students: Json = summary.get("students") or {}
-    extra = {"gold": "gold data", "none": "no teacher (S_0)"}
     order = [*(t for t in tids if t in students), *(t for t in students if t not in tids)]
     return [
         {
             "tid": tid,
             "sid": sid,
             "eta": summary["teachers"].get(tid, {}).get("eta"),
-            "teacher": tids.get(tid) or extra.get(tid, tid),
+            "teacher": tids.get(tid) or WITHOUT_TEACHER.get(tid, tid),
             "student": sids[sid],
             "cell": students[tid][sid] or {},
         }
@@ -123,14 +82,17 @@ def traces(run: Path, summary: Json, tids: Mapping[str, str], sids: Mapping[str,
     return {"seed": seeds[0] if seeds else None, "items": items}
 
 
-def alt_text(summary: Json, tids: Mapping[str, str], rows: Iterable[Json]) -> str:
+def alt_text(summary: Json, tids: Mapping[str, str], rows: Iterable[Json], lines: Iterable[Control]) -> str:
     """The dial in words, for readers who do not see it."""
+    (where, _), series = positions(summary), on_dial(summary)
 
     def right(cell: Json) -> str:
         return pct((cell.get("accuracy") or {}).get("value"))
 
-    said = [f"teacher {name} {right(summary['teachers'][tid])}" for tid, name in tids.items()]
-    said += [f"students of {r['teacher']} ({r['student']}) {right(r['cell'])}" for r in rows if r["tid"] in tids]
+    said = [f"teacher {name} {right(summary['teachers'][tid])}" for tid, name in tids.items() if tid in where]
+    on = [r for r in rows if r["tid"] in where and r["sid"] in series]
+    said += [f"students of {r['teacher']} ({r['student']}) {right(r['cell'])}" for r in on]
+    said += [f"line of the control {line.name} {right(line.cell)}" for line in lines]
     return f"Accuracy against η, with 95{NBSP}% intervals: " + "; ".join(said) + "."
 
 
@@ -140,6 +102,20 @@ def _pictures(summary: Json, sids: Mapping[str, str]) -> tuple[dict[str, str], d
     drawn = {name: dial(summary, sids, look, "svg") for name, look in looks.items()}
     uris = {name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in drawn.items()}
     return uris, {"dial.svg": drawn["light"], "dial.png": dial(summary, sids, looks["light"], "png")}
+
+
+def beside(summary: Json, tids: Mapping[str, str], sids: Mapping[str, str]) -> list[Json]:
+    """The rows of the students table that controls are compared with: of calibrated teachers, by the study's first SeqKD recipe,
+    as which controls are trained."""
+    tuned = [tid for tid in tids if summary["teachers"][tid]["eta"] is not None]
+    cells = [(sid, cell) for tid in tuned for sid, cell in (summary["students"].get(tid) or {}).items()]
+    first = next((sid for sid, cell in cells if cell and cell.get("recipe") == "seqkd"), None)
+    return [r for r in student_rows(summary, tids, sids) if r["tid"] in tuned and r["sid"] == first]
+
+
+def other_tasks(summary: Json) -> dict[str, float | None]:
+    """The tasks that no teacher was calibrated on, each with its chance."""
+    return {name: o.get("majority") for t in summary["teachers"].values() for name, o in t["others"].items()}
 
 
 def measured(summary: Json, measure: str) -> bool:
@@ -172,8 +148,8 @@ def render(run: Path) -> dict[str, bytes]:
     summary, manifest = read_summary(run), read_manifest(run)
     config, settings = read_config(run)
     tids = teacher_names(summary["teachers"])
-    sids = student_names(summary, read_jsonl(run / "cells.jsonl"))
-    rows = student_rows(summary, tids, sids)
+    sids = student_names(summary["students"], read_jsonl(run / "cells.jsonl"))
+    rows, lines = student_rows(summary, tids, sids), controls(summary)
     uris, files = _pictures(summary, sids)
     style = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
     html = (
@@ -191,7 +167,12 @@ def render(run: Path) -> dict[str, bytes]:
             sids=sids,
             rows=rows,
             uris=uris,
-            alt=alt_text(summary, tids, rows),
+            lines=lines,
+            beside=beside(summary, tids, sids),
+            series=on_dial(summary),
+            others=other_tasks(summary),
+            reward=settings.get("reward") or ("made in the lab" if (run / "lab" / "reward").is_dir() else None),
+            alt=alt_text(summary, tids, rows, lines),
             traces=traces(run, summary, tids, sids),
             explicit=measured(summary, "explicit"),
             validity=measured(summary, "step_validity"),

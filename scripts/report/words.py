@@ -45,6 +45,11 @@ def tidy(text: str) -> str:
     return re.sub(r"(?<![\w.)])-(?=\d)", "−", signed_zero)
 
 
+def signed(eta: float) -> str:
+    """η as it is printed: a real minus sign, a plus sign in front of positive values, plain 0."""
+    return f"{eta:+g}".replace("-", "−") if eta else "0"
+
+
 def number(value: float | None, digits: int = 2) -> str:
     """A number with fixed decimals, a dash where it is undefined."""
     return "—" if value is None else tidy(f"{value:.{digits}f}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from distillknob.eval.distillability import summarise
 from distillknob.eval.rules import VerdictRules
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_json
+from distillknob.scripts.report.figures import _spread, positions
+from distillknob.scripts.report.names import controls, student_names
 from distillknob.scripts.report.page import write_report
 from distillknob.scripts.report.words import fold, guard_sentence, interval, pct, points, shares_sentence, tidy, visible
-from tests.fake_run import GREEDY_SID, SID, add_student, make_fake_run
+from tests.fake_run import NO_REASONING, SID, add_controls, add_others, make_fake_run
 
 CALIBRATION: dict[str, Any] = {"schema": 1, "steps": 100, "guards": [], "learnt_nothing": False}
 
@@ -28,9 +31,10 @@ def new_run(folder: Path, hostile: bool = False) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A measured fake run whose model texts are hostile, with its report."""
+    """A measured fake run with every control whose model texts are hostile, with its report."""
     folder = new_run(tmp_path_factory.mktemp("runs") / "fake", hostile=True)
-    add_student(folder, "orig", GREEDY_SID, 0.8, temperature=0.0, hostile=True)
+    add_controls(folder, hostile=True)
+    add_others(folder)
     write_json(folder / "measures" / "summary.json", summarise(folder, VerdictRules(), {"teachers": 12.5}))
     write_report(folder)
     return folder
@@ -136,10 +140,15 @@ def test_student_figures_are_the_summary_s(run: Path) -> None:
 
 def test_teacher_figures_and_verdict_sentences_are_the_summary_s(run: Path) -> None:
     summary, page = summary_of(run), page_of(run)
-    rows, words = cells_of(page, "teachers"), words_of(page)
+    rows, paid, words = cells_of(page, "teachers"), cells_of(page, "paid"), words_of(page)
     for tid, teacher in summary["teachers"].items():
         assert rows[tid][1:3] == [plain(interval(teacher["accuracy"])), plain(interval(teacher["accuracy_t1"]))]
-        assert rows[tid][4] == interval(teacher["traces"]["tokens"], 1)
+        assert paid[tid][1] == interval(teacher["traces"]["tokens"], 1)
+        assert paid[tid][4] == plain(interval(teacher["traces"]["step_validity_right"]))
+        for column, other in ((6, teacher["others"]["reverse"]), (7, teacher["others"]["largest"])):
+            kept = other["kept"]
+            assert paid[tid][column] == plain(f"{interval(other['accuracy'])} {kept['verdict'] if kept else ''}")
+            assert kept is None or (plain(points(kept)) in words and tidy(kept["reason"]) in words)
         if teacher["utility"]:
             assert plain(points(teacher["utility"])) in words and tidy(teacher["utility"]["reason"]) in words
     judged = summary["students"]["eta-0.5-c0"]["lab-seqkd-t1-chain"]
@@ -177,6 +186,81 @@ def test_the_dial_keeps_text_as_text(run: Path) -> None:
     svg = (run / "report" / "dial.svg").read_text(encoding="utf-8")
     assert all(f">{word}<" in svg for word in ("original", "−0.5", "0", "teacher")) and "S_0 " in svg and "chance " in svg
     assert svg.index(">original<") < svg.index(">−0.5<") < svg.index(">0<")
+
+
+def test_controls_are_lines_of_the_dial_and_rows_of_a_table(run: Path) -> None:
+    summary, page = summary_of(run), page_of(run)
+    lines = {f"{c.tid} / {c.sid}": c for c in controls(summary)}
+    assert [c.name for c in lines.values()] == [
+        *(
+            "greedy original",
+            "original at T = 0.5",
+            "likeliest of 8",
+            "matched in length",
+            "bare answers",
+            "teacher on bare answers",
+        )
+    ]
+    svg, alt = (run / "report" / "dial.svg").read_text(encoding="utf-8"), re.findall(r'<img[^>]*alt="([^"]*)"', page)[0]
+    table = page.split('<table id="controls">')[1].split("</table>")[0]
+    for key, line in lines.items():
+        value = line.cell["accuracy"]["value"]
+        assert f">{line.name}: {100 * value:.0f}\u00a0%<" in svg and f"{line.name} {pct(value)}" in alt
+        assert f'{line.name}<span class="id">{key}</span></th><td class="n">{interval(line.cell["accuracy"])}' in table
+    for tid in ("eta-0.5-c0", "eta+0-c0"):
+        shown = interval(summary["students"][tid][SID]["accuracy"])
+        assert f'<span class="id">{tid} / {SID}</span></th><td class="n">{shown}' in table
+    assert ">SeqKD, teacher sampled at T = 1<" in svg and svg.count("SeqKD") == 1
+    assert "students of the original (" not in words_of(page)  # controls are no part of what collapse is held against
+
+
+def test_a_teacher_without_eta_stands_not_where_the_original_does(run: Path) -> None:
+    summary = summary_of(run)
+    assert set(positions(summary)[0]) == {"orig", "eta+0-c0", "eta-0.5-c0"}
+    assert (run / "report" / "dial.svg").read_text(encoding="utf-8").count(">original<") == 1
+    name = cells_of(page_of(run), "teachers")[NO_REASONING][0]
+    assert (
+        name.startswith("original fine-tuned on bare answers") and "original fine-tuned" not in page_of(run).split("alt=")[1][:2000]
+    )
+
+
+def test_labels_keep_their_order_and_their_distance() -> None:
+    sizes = [5.0, 5.0, 10.0, 5.0]
+    heights = _spread([29.0, 30.0, 31.0, 97.0], sizes)
+    assert heights[3] == 97.0 and sum(heights[:3]) == pytest.approx(90.0 + 0.0)
+    for levels in ([29.0, 30.0, 31.0, 97.0], [0.0] * 4, [100.0] * 4):
+        heights = _spread(levels, sizes)
+        gaps = [b - a for a, b in pairwise(heights)]
+        assert all(g >= (s + t) / 2 - 1e-9 for g, s, t in zip(gaps, sizes, sizes[1:], strict=False))
+        assert min(heights) >= 0 and max(heights) <= 100
+
+
+def test_recipes_and_their_texts_have_words() -> None:
+    sampling = {"temperature": 1.0, "keep_right": False, "candidates": 8, "select": "likeliest"}
+    kinds = {
+        "lab-seqkd-t1-likeliest8-chain": {"recipe": "seqkd", "sampling": sampling},
+        "lab-seqkd-t1-length8-chain": {"recipe": "seqkd", "sampling": sampling | {"select": "length"}},
+        "lab-seqkd-t1-right-chain": {"recipe": "seqkd", "sampling": {"temperature": 1.0, "keep_right": True}},
+        "lab-gkd-chain": {"recipe": "gkd"},
+        "lab-gkd-b0-chain": {"recipe": "gkd"},
+        "lab-gkd-b0.5-chain": {"recipe": "gkd"},
+    }
+    assert list(student_names({"orig": kinds}, []).values()) == [
+        "SeqKD, teacher sampled at T = 1, likeliest of 8",
+        "SeqKD, teacher sampled at T = 1, right one of 8 nearest in length to the calibrated teacher's",
+        "SeqKD, teacher sampled at T = 1, right samples only",
+        "on-policy (reverse KL)",
+        "on-policy (forward KL)",
+        "on-policy (JSD 0.5)",
+    ]
+
+
+def test_the_calibration_reward_and_a_reward_model_are_told(tmp_path: Path) -> None:
+    words = calibrated(tmp_path / "run", settings={"calibration": "proxy_only"})
+    assert "100 updates, calibration reward proxy_only." in words and "a reward model" not in words
+    (tmp_path / "run" / "lab" / "reward").mkdir(parents=True)
+    write_report(tmp_path / "run")
+    assert "a reward model (made in the lab) scored the texts in the task's place" in words_of(page_of(tmp_path / "run"))
 
 
 def test_an_unmeasured_run_is_named(tmp_path: Path) -> None:
@@ -236,10 +320,10 @@ def test_a_task_without_steps_has_no_sentence_and_no_column_for_them(run: Path, 
             for name in ("explicit", "step_validity", "step_validity_right"):
                 teacher["traces"][name] = {"value": None, "low": None, "high": None, "n": 0}
 
-    words = ("Steps written", "Every written step", "All written steps", "in right traces", "and writes")
+    words = ("Steps written", "All written steps", "in right traces")
     assert all(w in page_of(run) for w in words)
     page = redrawn(tmp_path / "run", bare)
-    assert not any(w in page for w in words) and {len(cells) for cells in cells_of(page, "teachers").values()} == {5}
+    assert not any(w in page for w in words) and {len(cells) for cells in cells_of(page, "paid").values()} == {3}
 
 
 def test_a_student_at_chance_in_every_seed_is_told(run: Path, tmp_path: Path) -> None:
@@ -288,6 +372,7 @@ def test_the_proxy_check_is_told(tmp_path: Path, passes: bool, said: str) -> Non
         (("task",), None, "summary.json: key 'task'"),
         (("students", "orig"), [], "summary.json: key 'students.orig'"),
         (("teachers", "eta-0.5-c0", "accuracy"), 0.5, "summary.json: key 'teachers.eta-0.5-c0.accuracy'"),
+        (("teachers", "orig", "others"), {"reverse": {"kept": 1}}, "summary.json: key 'teachers.orig.others.reverse.kept'"),
         (("teachers", "eta-0.5-c0", "calibration"), {"guards": []}, "teachers/eta-0.5-c0/calibration.json: key 'schema'"),
         (("teachers", "eta-0.5-c0", "calibration", "guards"), [{}], "teachers/eta-0.5-c0/calibration.json: key 'guards.0.guard'"),
     ],
