@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from distillknob.rewards.jsonl import read_jsonl
 from distillknob.scripts.report import words
-from distillknob.scripts.report.figures import Look, dial, positions
+from distillknob.scripts.report.figures import CONTROLS, Look, dial, positions
 from distillknob.scripts.report.inputs import read_config, read_manifest, read_prompts, read_samples, read_summary
 from distillknob.scripts.report.names import WITHOUT_TEACHER, Control, controls, on_dial, student_names, teacher_names
 from distillknob.scripts.report.words import NBSP, fold, pct
@@ -172,7 +172,7 @@ def render(run: Path) -> dict[str, bytes]:
             series=on_dial(summary),
             others=other_tasks(summary),
             reward=settings.get("reward") or ("made in the lab" if (run / "lab" / "reward").is_dir() else None),
-            alt=alt_text(summary, tids, rows, lines),
+            alt=alt_text(summary, tids, rows, lines[:CONTROLS]),
             traces=traces(run, summary, tids, sids),
             explicit=measured(summary, "explicit"),
             validity=measured(summary, "step_validity"),
