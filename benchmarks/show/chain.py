@@ -62,7 +62,7 @@ def rerun() -> dict[str, Figure]:
         }
         expected = {
             "--measure.items=32": lambda name: name.endswith("predictions.jsonl"),
-            "--calibration.beta=0.1": lambda name: re.match(r"teachers/eta|students/eta", name) is not None,
+            "--calibration.beta=0.1": lambda name: re.match("teachers/eta|students/eta", name) is not None,
             "--student_seeds=3": lambda name: name.split("/")[-1 if "pred" not in name else -2] == "2",
         }
         for flag, depends in expected.items():
