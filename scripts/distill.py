@@ -32,6 +32,8 @@ class DistillFile:
             raise ValueError(f"teacher: recipe {self.recipe.recipe} takes none: leave it out")
         if (self.recipe.select == "length") != (self.reference is not None):
             raise ValueError("reference: goes with recipe.select: length, and only with it")
+        if self.recipe.start != "base":
+            raise ValueError("recipe.start: is for a study; here the student to begin with is `student`")
         if self.seed < 0:
             raise ValueError("seed: must be 0 or above")
 

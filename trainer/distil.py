@@ -29,8 +29,8 @@ class Recipe:
     `seqkd`: trained on the teacher's samples at `temperature` (0: greedy); `keep_right` leaves out samples that the verifier
     rejects. Of `candidates` samples a prompt one is taken: the `likeliest` under the teacher, or by `length` the right one nearest
     in bytes to the text of a reference teacher (a study's control). `gkd`: on the teacher's distributions on what the student
-    samples at temperature 1; one tokenizer. `sft`: on gold solutions. `answer_only`: on bare answers. `samples` prompts, `steps`
-    updates of `batch_size`.
+    samples at temperature 1; one tokenizer; in a study from the student that `start` names. `sft`: on gold solutions.
+    `answer_only`: on bare answers. `samples` prompts, `steps` updates of `batch_size`.
     """
 
     recipe: RecipeName = field(
@@ -57,6 +57,13 @@ class Recipe:
             "help": "on which teachers of a study it is run: all, or only the calibrated ones and the control; seqkd and gkd"
         },
     )
+    start: Literal["base", "seqkd"] = field(
+        default="base",
+        metadata={
+            "help": "in a study, the student that gkd begins with: before distillation, or the first seqkd recipe's of the same "
+            "teacher and seed; gkd only"
+        },
+    )
     samples: int = said(1000, "training texts (gkd: prompts), one a prompt; beyond the training rows, prompts repeat")
     steps: int = said(500, "updates of the student")
     batch_size: int = said(32, "texts an update")
@@ -79,6 +86,8 @@ class Recipe:
             raise ValueError(
                 f"recipe: {self.recipe} takes no samples of a teacher: temperature, keep_right, candidates and select don't apply"
             )
+        if self.recipe != "gkd" and self.start != "base":
+            raise ValueError(f"start: {self.recipe} begins with the student before distillation; valid: base")
         if not self.has_teacher and self.teachers != "all":
             raise ValueError(f"recipe: {self.recipe} takes nothing from a teacher: teachers doesn't apply")
         if (self.candidates > 1) != (self.select != "first"):
@@ -102,8 +111,8 @@ class Recipe:
         if self.recipe == "seqkd":
             choice = "" if self.select == "first" else f"-{self.select}{self.candidates}"
             how = f"-t{self.temperature:g}{'-right' if self.keep_right else ''}{choice}"
-        elif self.jsd_beta != 1.0:
-            how = f"-b{self.jsd_beta:g}"
+        elif self.recipe == "gkd":
+            how = f"{'' if self.jsd_beta == 1 else f'-b{self.jsd_beta:g}'}{'-warm' if self.start == 'seqkd' else ''}"
         return f"{self.recipe}{how}{'-lora' if self.lora is not None else ''}"
 
 

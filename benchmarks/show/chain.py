@@ -1,4 +1,4 @@
-"""`make show-chain`: the demo timed and its verdicts recomputed by an independent script; kill and rerun; the checks.
+"""`make show-chain`: `make demo` timed and its verdicts recomputed by an independent script; kill and rerun; the checks.
 
 PART=demo|rerun|checks runs one of the three.
 """
@@ -9,60 +9,31 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.show.results import ROOT, Figure, run_parts
-
-COMMAND = [str(Path(sys.executable).parent / "distillknob"), "run"]
+from benchmarks.show.runs import COMMAND, summary_figures
 
 
 def demo() -> dict[str, Figure]:
-    """The demo study in a new folder, from nothing, and what came out."""
+    """`make demo` in a new folder, from nothing: both sides of the dial, and what came out."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "demo"
         started = time.monotonic()
-        subprocess.run([*COMMAND, "demo", "--output", str(run)], cwd=ROOT, check=True)
+        subprocess.run(["make", "demo", f"RUNS={folder}"], cwd=ROOT, check=True)
         seconds = time.monotonic() - started
-        independent = subprocess.run([sys.executable, "tests/independent_verdicts.py", str(run)], cwd=ROOT)
-        shutil.copy(run / "report" / "dial.png", ROOT / "docs" / "dial.png")
-        summary = json.loads((run / "measures" / "summary.json").read_text(encoding="utf-8"))
-    figures = {
-        "demo seconds after installation": Figure(round(seconds, 1), asked="≤ 600", holds=seconds <= 600),
-        "verdicts and figures that an independent script gets otherwise": Figure(
-            float(independent.returncode), asked="0", holds=independent.returncode == 0
-        ),
-        "chance (majority answer)": Figure(summary["controls"]["majority"]["accuracy"]),
-        "S_0 accuracy, greedy": interval(summary["controls"]["S_0"]["accuracy"]),
-    }
-    for tid, teacher in summary["teachers"].items():
-        figures[f"teacher {tid}: accuracy, greedy"] = interval(teacher["accuracy"])
-        figures[f"teacher {tid}: accuracy, T = 1"] = interval(teacher["accuracy_t1"])
-        figures[f"teacher {tid}: states written, of 4"] = interval(teacher["traces"]["explicit"])
-        figures[f"teacher {tid}: step validity"] = interval(teacher["traces"]["step_validity"])
-        if teacher["utility"]:
-            verdict = teacher["utility"]
-            figures[f"teacher {tid}: utility kept: {verdict['verdict']}"] = interval(verdict)
-        if teacher["calibration"]:
-            figures[f"teacher {tid}: KL to the original, nats a token"] = interval(teacher["calibration"]["kl"]["full_vocabulary"])
-    for tid, cells in summary["students"].items():
-        for sid, cell in cells.items():
-            figures[f"students {tid} {sid}: accuracy, greedy"] = interval(cell["accuracy"])
-            for name in ("collapse", "better"):
-                if cell[name]:
-                    figures[f"students {tid} {sid}: {name}: {cell[name]['verdict']}"] = interval(cell[name])
+        figures = {"demo seconds after installation": Figure(round(seconds, 1), asked="≤ 600", holds=seconds <= 600)}
+        for name in ("undistillable", "distillable"):
+            run = Path(folder) / name
+            again = subprocess.run([sys.executable, "tests/independent_verdicts.py", str(run)], cwd=ROOT).returncode
+            words = f"{name}: verdicts and figures that an independent script gets otherwise"
+            figures[words] = Figure(float(again), asked="0", holds=again == 0)
+            figures |= summary_figures(name, json.loads((run / "measures" / "summary.json").read_text(encoding="utf-8")))
     return figures
-
-
-def interval(value: dict[str, Any]) -> Figure:
-    """A figure of the summary as one of the result file; nothing is asked of it."""
-    return Figure(value["value"], value["low"], value["high"])
 
 
 def rerun() -> dict[str, Figure]:
@@ -91,7 +62,7 @@ def rerun() -> dict[str, Figure]:
         }
         expected = {
             "--measure.items=32": lambda name: name.endswith("predictions.jsonl"),
-            "--calibration.beta=0.1": lambda name: re.match(r"teachers/eta|students/eta", name) is not None,
+            "--calibration.beta=0.1": lambda name: re.match("teachers/eta|students/eta", name) is not None,
             "--student_seeds=3": lambda name: name.split("/")[-1 if "pred" not in name else -2] == "2",
         }
         for flag, depends in expected.items():

@@ -20,7 +20,7 @@ from distillknob.eval.statistics import mean_interval
 ROOTS = {"chain-1": (1, 2, 3), "chain-2": (4, 5)}
 OTHER_ROOTS = (1, 2)
 CONTROLS = ("greedy", "half", "best_of", "length_matched", "answer_only", "no_reasoning")
-SEQKD, GKD = "lab-seqkd-t1-chain", "lab-gkd-chain"
+SEQKD, GKD = "lab-seqkd-t1-chain", "lab-gkd-warm-chain"
 TUNED = {"A": "eta-0.5-c0", "B": "eta+0.5-c0"}
 
 

@@ -83,7 +83,7 @@ def _roots(figures: Figures, task: str) -> str:
                 continue
             names = (f"{head}: students {tid} lab-{sid}-{task}: {_STUDENT}" for sid, tid in _cells(side, tuned))
             verdict = "collapse" if side == "A" else "better"
-            holds = [f"{head}: students {tuned} lab-{sid}-{task}: {verdict} holds" for sid in ("seqkd-t1", "gkd")]
+            holds = [f"{head}: students {tuned} lab-{sid}-{task}: {verdict} holds" for sid in ("seqkd-t1", "gkd-warm")]
             rows.append(
                 [
                     head.split()[-1],
@@ -104,7 +104,7 @@ def _roots(figures: Figures, task: str) -> str:
 
 def _cells(side: str, tuned: str) -> list[tuple[str, str]]:
     cells = [("seqkd-t1", "orig"), ("seqkd-t1", "eta+0-c0"), ("seqkd-t1", tuned)]
-    return [*cells, *([("gkd", "eta+0-c0"), ("gkd", tuned)] if side == "A" else [("seqkd-t0", "orig")])]
+    return [*cells, *([("gkd-warm", "eta+0-c0"), ("gkd-warm", tuned)] if side == "A" else [("seqkd-t0", "orig")])]
 
 
 def _bare(figure: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from distillknob.scripts.study.storage import RunLock
 COMMAND = [str(Path(sys.executable).parent / "distillknob"), "run"]
 RUNS = Path(os.environ.get("RUNS", "runs")).resolve() / "show-dial"
 CONFIG = {"A": "undistillable", "B": "distillable"}
-GKD = {"recipe": "gkd", "teachers": "calibrated"}
+GKD = {"recipe": "gkd", "start": "seqkd", "teachers": "calibrated", "samples": 3840, "steps": 120, "learning_rate": 1e-3}
 Json = dict[str, Any]
 
 

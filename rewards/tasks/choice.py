@@ -1,8 +1,8 @@
 """Multiple choice with a rationale (ours): the answer follows from facts that a teacher may state or leave out.
 
-The world is a table, the same for ever: each of 10 relations `q` … `z` takes each of 8 entities `a` … `h` to an entity, no two to
-the same one (so no answer is likelier than another). A prompt `ctzqw?aAgBhCbD` starts at `c`, follows four different relations
-from left to right, and offers four entities with their letters. A completion `t=gz=q=bw=h#hC` repeats each relation; after its `=`
+The world is a table, the same for ever: each of 10 relations `q` … `z` takes each of 6 entities `a` … `f` to an entity, no two to
+the same one (so no answer is likelier than another). A prompt `ctzqw?aAdBeCbD` starts at `c`, follows four different relations
+from left to right, and offers four entities with their letters. A completion `t=fz=q=bw=e#eC` repeats each relation; after its `=`
 the fact's result is stated or left out (in training texts never two left out in a row), and `#` gives the option, whose letter
 counts.
 """
@@ -16,10 +16,11 @@ from typing import Literal
 
 from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
 
-ENTITIES = "abcdefgh"
+ENTITIES = "abcdef"
 RELATIONS = "qrstuvwxyz"
 LETTERS = "ABCD"
 HOPS = 4
+FORMS = 2 * len(LETTERS)  # each question twice with each letter right, the other options drawn anew
 ALPHABET = ENTITIES + RELATIONS + LETTERS + "=*#?"
 UNIT = f"[{ENTITIES}][{LETTERS}]|."  # what a token of the lab's BPE may hold at most: one option
 _STEP = re.compile(f"([{RELATIONS}])=([{ENTITIES}]?)")
@@ -37,7 +38,7 @@ def _count() -> int:
 
 
 QUESTIONS = _count()
-_SPLITS = Splits("choice", QUESTIONS, "multiple choice", forms=len(LETTERS))
+_SPLITS = Splits("choice", QUESTIONS, "multiple choice", forms=FORMS)
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ def _follow(start: str, relations: str) -> str:
 
 
 def question(number: int) -> Question:
-    """Form `number` % 4 of question `number` // 4 of the 40,320 that there are: each has each letter right once."""
+    """Form `number` % 8 of question `number` // 8 of the 30,240 that there are."""
     rng = random.Random(f"options {number}")
-    index, place = divmod(number, len(LETTERS))
+    index, form = divmod(number, FORMS)
     index, first = divmod(index, len(ENTITIES))
     left, relations = list(RELATIONS), ""
     for _ in range(HOPS):
@@ -82,7 +83,7 @@ def question(number: int) -> Question:
         relations += left.pop(pick)
     right = _follow(ENTITIES[first], relations)[-1]
     options = rng.sample([entity for entity in ENTITIES if entity != right], len(LETTERS) - 1)
-    options.insert(place, right)
+    options.insert(form % len(LETTERS), right)
     return Question(ENTITIES[first], relations, "".join(options))
 
 

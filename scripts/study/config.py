@@ -89,6 +89,10 @@ class Study:
             raise ValueError(
                 "recipes: select: length is a control of a study (controls: [length_matched]), not a recipe of its own"
             )
+        seqkd = next((recipe for recipe in self.recipes if recipe.recipe == "seqkd"), None)
+        for recipe in self.recipes:
+            if recipe.start == "seqkd" and (seqkd is None or (seqkd.teachers, recipe.teachers) == ("calibrated", "all")):
+                raise ValueError("recipes: start: seqkd needs a seqkd recipe on the same teachers")
         names = [other.label for other in self.others or ()]
         if len({*names, self.task.label}) <= len(names):
             raise ValueError(

@@ -170,9 +170,13 @@ class StudyPlan:
         for seed in range(study.student_seeds):
             base = seed if study.student == "lab" else 0
             target = f"students/{tid}/{sid}/{seed}"
+            begun = self._external("student", self._base(base))
+            if recipe.start == "seqkd":
+                first = next(other for other in study.recipes if other.recipe == "seqkd")
+                begun = {"inputs": {"student": f"students/{tid}/{self._student_name}-{first.label}-{study.task.name}/{seed}"}}
             config = DistilConfig(study.task, recipe, derive_seed(study.seed, "distil", seed), study.dtype)
             sources = self._sources(
-                self._external("student", self._base(base)),
+                begun,
                 {} if teacher is None else self._teacher_source(teacher),
                 {} if reference is None else {"inputs": {"reference": f"teachers/{reference.tid}"}},
                 self._data("train"),

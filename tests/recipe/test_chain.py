@@ -43,9 +43,12 @@ def stamps(run: Path) -> dict[str, str]:
 def test_a_study_ends_in_a_summary_that_an_independent_script_agrees_with(run: Path) -> None:
     summary = json.loads((run / "measures" / "summary.json").read_text())
     assert summary["schema"] == 1
-    assert set(summary["teachers"]) == {"orig", "eta+0-c0", "eta-0.5-c0"}
-    assert set(summary["students"]) == {"none", "gold", "orig", "eta+0-c0", "eta-0.5-c0"}
+    assert set(summary["teachers"]) == {"orig", "eta+0-c0", "eta-0.5-c0", "no-reasoning"}
+    assert set(summary["students"]) == {"none", "gold", "orig", "eta+0-c0", "eta-0.5-c0", "no-reasoning"}
     assert set(summary["students"]["gold"]) == {"lab-sft-chain", "lab-answer_only-chain"}
+    assert set(summary["students"]["eta-0.5-c0"]) == {"lab-seqkd-t1-chain", "lab-gkd-warm-chain"}
+    assert set(summary["students"]["orig"]) == {f"lab-seqkd-{how}-chain" for how in ("t1", "t0", "t1-likeliest8")}
+    assert all(set(teacher["others"]) == {"reverse", "largest"} for teacher in summary["teachers"].values())
     independent = subprocess.run(
         [sys.executable, "tests/independent_verdicts.py", str(run)], cwd=ROOT, capture_output=True, text=True
     )
@@ -88,6 +91,26 @@ def test_a_finished_run_runs_nothing_again_and_a_changed_key_only_what_depends_o
     changed = {name for name, stamp in stamps(run).items() if before.get(name) != stamp}
     assert changed == {name for name in before if name.endswith("predictions.jsonl.json")}
     assert main(["run", "tiny", "--output", str(run)]) == 0
+
+
+def test_another_run_takes_over_what_is_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "tiny", "--output", str(tmp_path / "r"), "--reuse", str(run)]) == 0
+    assert stamps(tmp_path / "r") == stamps(run)
+    theirs, ours = ((folder / "measures" / "summary.json").read_bytes() for folder in (run, tmp_path / "r"))
+    assert ours == theirs
+    for other in (tmp_path, tmp_path / "none", tmp_path / "r"):
+        assert main(["run", "tiny", "--output", str(tmp_path / "r"), "--reuse", str(other)]) == 2
+        assert "--reuse: " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("task", ["choice", "instruct"])
+def test_the_other_tasks_go_the_same_way(tmp_path: Path, task: str) -> None:
+    few = ["--student_seeds=1", "--controls=[]", "--recipes=[{recipe: seqkd, samples: 32, steps: 4, batch_size: 8}]"]
+    assert main(["run", "tiny", "--output", str(tmp_path / "r"), f"--task.name={task}", *few]) == 0
+    summary = json.loads((tmp_path / "r" / "measures" / "summary.json").read_text())
+    assert summary["task"]["name"] == task and summary["task"]["explicit_max"] == 4
+    rewarded = (tmp_path / "r" / "teachers" / "eta-0.5-c0" / "metrics.jsonl").read_text()
+    assert ("rewards/reward_model/mean" if task == "instruct" else f"rewards/task_{task}/mean") in rewarded
 
 
 def test_measure_and_report_write_the_same_again(run: Path) -> None:

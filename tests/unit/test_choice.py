@@ -10,7 +10,18 @@ import pytest
 
 from distillknob.rewards.tasks import TaskConfig, lab_task, load_task
 from distillknob.rewards.tasks.base import HELD_OUT, Grade
-from distillknob.rewards.tasks.choice import ENTITIES, FACTS, HOPS, QUESTIONS, RELATIONS, ChoiceTask, Question, parse, question
+from distillknob.rewards.tasks.choice import (
+    ENTITIES,
+    FACTS,
+    FORMS,
+    HOPS,
+    QUESTIONS,
+    RELATIONS,
+    ChoiceTask,
+    Question,
+    parse,
+    question,
+)
 
 TASK, STEPS = ChoiceTask(), ChoiceTask("steps")
 HOSTILE = ["", "#", "#aA#", "#aE", "#A", "#aA\x00", "\ud800#aAx", "<b>#aA</b>", "=" * 10_000, "q=a" * 2_000, "#aA\n#", "#aΑ"]
@@ -41,11 +52,11 @@ def test_splits_are_disjoint_and_fixed() -> None:
     assert sets["train"] == TASK.rows("train", HELD_OUT, 7) != TASK.rows("train", HELD_OUT, 8)
     for split in ("validation", "test"):
         assert TASK.rows(split, 50, 1) == TASK.rows(split, HELD_OUT, 2)[:50]
-    assert 4 * (QUESTIONS - 2 * HELD_OUT) >= 3400 * 32  # enough for a lab teacher
+    assert FORMS * (QUESTIONS - 2 * HELD_OUT) >= 3400 * 32  # enough for a lab teacher
 
 
 def test_questions_are_read_back_and_follow_the_table() -> None:
-    for index in random.Random(0).sample(range(4 * QUESTIONS), 300):
+    for index in random.Random(0).sample(range(FORMS * QUESTIONS), 300):
         item = question(index)
         assert item == question(index) == parse(item.prompt)
         assert len(set(item.relations)) == HOPS and len(set(item.options)) == 4
@@ -58,7 +69,7 @@ def test_letters_and_answers_are_uniform() -> None:
     letters = Counter(row["gold"] for row in rows)
     entities = Counter(parse(row["prompt"]).results[-1] for row in rows)
     assert all(count / HELD_OUT == pytest.approx(1 / 4, abs=0.025) for count in letters.values())
-    assert all(entities[entity] / HELD_OUT == pytest.approx(1 / 8, abs=0.025) for entity in ENTITIES)
+    assert all(entities[entity] / HELD_OUT == pytest.approx(1 / 6, abs=0.025) for entity in ENTITIES)
 
 
 def test_grades() -> None:
@@ -96,7 +107,7 @@ def test_hostile_text_is_wrong_and_never_raises(text: str) -> None:
 
 def test_random_text_never_raises_and_explicitness_has_its_maximum() -> None:
     rng, row = random.Random(0), row_and_steps()[0]
-    pieces = ["#aB", "q=a", "r=", "t=h", "p", "\n", "ABCD"]
+    pieces = ["#aB", "q=a", "r=", "t=f", "p", "\n", "ABCD"]
     for _ in range(2_000):
         text = "".join(rng.choice(pieces) if rng.random() < 0.6 else chr(rng.randrange(0x11000)) for _ in range(rng.randrange(12)))
         grade = TASK.grade(text, row)

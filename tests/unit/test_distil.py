@@ -11,10 +11,11 @@ import tiny
 import torch
 from peft import LoraConfig, get_peft_model
 
-from distillknob.eval.generation import Generated
+from distillknob.eval.generation import Generated, generate
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.models import load_model
 from distillknob.rewards.scoring import completion_logps
+from distillknob.rewards.seeds import derive_seed
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer import distil as module
 from distillknob.trainer.distil import DistilConfig, Recipe, distil, texts_to_learn
@@ -161,3 +162,32 @@ class _StopAfter(tiny.TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == self.step:
             raise KeyboardInterrupt
+
+
+def test_one_of_several_samples_is_chosen_as_the_recipe_says(tmp_path: Path) -> None:
+    from distillknob.eval.proxy_check import SampledBy
+
+    model, tokenizer = tiny.teacher()
+    other, _ = tiny.teacher(seed=3)
+    save_model(model, tokenizer, tmp_path / "teacher")
+    save_model(other, tokenizer, tmp_path / "reference")
+    inputs = {role: tmp_path / role for role in ("teacher", "reference")}
+
+    def texts(**changes: Any) -> list[dict[str, Any]]:
+        return texts_to_learn(DistilConfig(TaskConfig(), Recipe(samples=6, **changes), 7), inputs)
+
+    every = generate(
+        model,
+        tokenizer,
+        [row["prompt"] for row in texts() for _ in range(4)],
+        temperature=1.0,
+        max_new_tokens=TaskConfig().longest,
+        seed=derive_seed(7, "samples"),
+    )
+    logps = SampledBy(model, tokenizer).sampled_logps([r["prompt"] for r in texts() for _ in range(4)], [one.ids for one in every])
+    for i, row in enumerate(texts(candidates=4, select="likeliest")):
+        group = range(4 * i, 4 * i + 4)
+        finished = [j for j in group if every[j].finished] or list(group)
+        assert row["text"] == every[max(finished, key=lambda j: sum(logps[j]))].text
+    chosen = texts(candidates=4, select="length")
+    assert not any(row["kept"] for row in chosen if not row["correct"])  # only right texts are rewrites

@@ -1,0 +1,87 @@
+"""The show-commands' own arithmetic: totals over root seeds, parts that are kept, the page of the dial."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_run import SID, make_fake_run
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.show import dial, dial_page, results  # noqa: E402
+from benchmarks.show.results import Figure, run_parts  # noqa: E402
+from benchmarks.show.runs import summary_figures  # noqa: E402
+from distillknob.eval.distillability import summarise  # noqa: E402
+from distillknob.eval.rules import VerdictRules  # noqa: E402
+
+
+RECORD = {"steps": 100, "kl": {"full_vocabulary": {"value": 0.2, "low": 0.19, "high": 0.21, "n": 256}}}
+
+
+def figures(tmp_path: Path, holds: int) -> dict[str, Figure]:
+    """Side A of five root seeds as the fake run has it, GKD like SeqKD; in the first `holds` its verdicts hold."""
+    found: dict[str, Figure] = {}
+    for root in range(1, 6):
+        run = make_fake_run(tmp_path / f"run-{root}", items=200, calibration=RECORD)
+        one = summary_figures(f"chain A, root seed {root}", summarise(run, VerdictRules(), {}))
+        head = f"chain A, root seed {root}: students eta-0.5-c0"
+        one[f"{head} {SID}: collapse holds"] = Figure(float(root <= holds))
+        found |= one | {name.replace(SID, dial.GKD): figure for name, figure in one.items() if SID in name}
+    return found
+
+
+@pytest.mark.parametrize("holds", [3, 4])
+def test_totals_count_root_seeds_and_take_them_as_the_top_level(tmp_path: Path, holds: int) -> None:
+    found = dial.totals(figures(tmp_path, holds))
+    count = found["over five root seeds: A, collapse, SeqKD: holds in"]
+    assert (count.value, count.holds) == (holds, holds >= 4)
+    gap = found["over root seeds: A, SeqKD: students of the tuned teacher less the control's"]
+    assert gap.value is not None and gap.value < -0.4 and gap.high is not None and gap.high < 0 and gap.holds is True
+    missing = found["over root seeds: B, SeqKD: students of the tuned teacher less the control's"]
+    assert missing.value is None and missing.holds is False  # what was not measured does not hold
+
+
+def test_parts_are_run_once_and_the_whole_holds_only_with_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def part(name: str) -> dict[str, Figure]:
+        ran.append(name)
+        return {name: Figure(1.0, asked="1", holds=True)}
+
+    def total(found: dict[str, Figure]) -> dict[str, Figure]:
+        return {"sum": Figure(sum(figure.value or 0 for figure in found.values()), asked="2", holds=len(found) == 2)}
+
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "_files_version", lambda: "1")
+    monkeypatch.setattr(results, "_commit", lambda: "c")
+    parts: dict[str, Any] = {"a": lambda: part("a"), "b": lambda: part("b")}
+    result = tmp_path / "docs" / "results" / "x.json"
+    assert run_parts("x", parts, "a", total) == 0 and ran == ["a"]
+    assert json.loads(result.read_text())["holds"] is False and "sum" not in json.loads(result.read_text())["figures"]
+    assert run_parts("x", parts, None, total) == 0 and ran == ["a", "b"]
+    written = json.loads(result.read_text())
+    assert written["holds"] is True and written["figures"]["sum"]["value"] == 2.0
+    monkeypatch.setattr(results, "_files_version", lambda: "2")
+    assert run_parts("x", parts, None, lambda _: {"sum": Figure(0.0, asked="2", holds=False)}) == 1 and ran == ["a", "b", "a", "b"]
+    assert run_parts("x", parts, "c") == 2
+
+
+def test_the_page_has_every_root_seed_and_says_what_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial_page, "ROOT", tmp_path)
+    found = figures(tmp_path, 4)
+    every = {name: vars(figure) for name, figure in (dial.totals(found) | found).items()}
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    result = {"figures": every, "hardware": "2 x CPU", "parts": {"chain-1": {"seconds": 60}}}
+    (tmp_path / "docs" / "results" / "dial.json").write_text(json.dumps(result))
+    dial_page.write_page()
+    page = (tmp_path / "docs" / "dial.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith(("| 1 |", "| 5 |"))]
+    assert len(rows) == 2 and all("holds" in rows[0] and row.count("[") >= 5 for row in rows) and "does not" in rows[1]
+    assert page.count("*Not measured yet.*") == 6 and "**does not hold**" in page and "NaN" not in page and "-0" not in page
