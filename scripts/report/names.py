@@ -41,9 +41,10 @@ def _recipe_words(sid: str, cell: Mapping[str, Any]) -> str:
     """The recipe with what its texts or its divergence are."""
     recipe, sampling = str(cell.get("recipe") or sid), cell.get("sampling") or {}
     if recipe == "gkd":
-        beta = re.search(r"-gkd-b([\d.]+(?:e-\d+)?)", sid)
-        divergence = "reverse KL" if beta is None else "forward KL" if float(beta[1]) == 0 else f"JSD {beta[1]}"
-        return f"on-policy ({divergence})"
+        found = re.search(r"-gkd(?:-b([\d.]+(?:e-\d+)?))?(-warm)?", sid)
+        beta, warm = found.groups() if found else (None, None)
+        divergence = "reverse KL" if beta is None else "forward KL" if float(beta) == 0 else f"JSD {beta}"
+        return f"on-policy ({divergence})" + (" from the SeqKD student" if warm else "")
     words = [RECIPES.get(recipe, recipe)]
     if sampling.get("temperature") is not None:
         words.append(f"teacher sampled at T = {sampling['temperature']:g}")

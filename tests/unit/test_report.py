@@ -243,7 +243,7 @@ def test_recipes_and_their_texts_have_words() -> None:
         "lab-seqkd-t1-right-chain": {"recipe": "seqkd", "sampling": {"temperature": 1.0, "keep_right": True}},
         "lab-gkd-chain": {"recipe": "gkd"},
         "lab-gkd-b0-chain": {"recipe": "gkd"},
-        "lab-gkd-b0.5-chain": {"recipe": "gkd"},
+        "lab-gkd-b0.5-warm-chain": {"recipe": "gkd"},
     }
     assert list(student_names({"orig": kinds}, []).values()) == [
         "SeqKD, teacher sampled at T = 1, likeliest of 8",
@@ -251,7 +251,7 @@ def test_recipes_and_their_texts_have_words() -> None:
         "SeqKD, teacher sampled at T = 1, right samples only",
         "on-policy (reverse KL)",
         "on-policy (forward KL)",
-        "on-policy (JSD 0.5)",
+        "on-policy (JSD 0.5) from the SeqKD student",
     ]
 
 
