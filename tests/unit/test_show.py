@@ -19,7 +19,6 @@ from benchmarks.show.runs import summary_figures  # noqa: E402
 from distillknob.eval.distillability import summarise  # noqa: E402
 from distillknob.eval.rules import VerdictRules  # noqa: E402
 
-
 RECORD = {"steps": 100, "kl": {"full_vocabulary": {"value": 0.2, "low": 0.19, "high": 0.21, "n": 256}}}
 
 
