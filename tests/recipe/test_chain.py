@@ -171,6 +171,7 @@ def test_a_study_of_ones_own_models_and_data(models: Path, tmp_path: Path) -> No
         "task": {
             "name": "jsonl",
             "answer_after": "#",
+            "max_new_tokens": 26,
             **{s: str(tmp_path / f"{s}.jsonl") for s in ("train", "validation", "test")},
         },
         "calibration": {
