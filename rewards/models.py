@@ -10,7 +10,7 @@ from distillknob.rewards.errors import UserError
 from distillknob.rewards.rendering import Prompt, encode_prompt
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 
@@ -84,6 +84,16 @@ def _from_hub(path: str, key: str) -> Path:
             else f"not to be had from the hub: {_first_line(error)}"
         )
         raise UserError(f"{key}: {path}: no such folder, and {hint}") from error
+
+
+def read_config(folder: Path, key: str) -> PretrainedConfig:
+    """The config of a model folder, without code of its own; `key` names the setting in errors."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{key}: {folder}: its config can't be read: {_first_line(error)}") from error
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distillknob.rewards.errors import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Prompt = str | list[dict[str, Any]]
 
@@ -73,4 +73,9 @@ def check_lengths(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
 
 def positions_of(model: PreTrainedModel) -> int:
     """How many tokens a model can hold, a huge number where its config sets no limit."""
-    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+    return positions_in(model.config)
+
+
+def positions_in(config: PretrainedConfig) -> int:
+    """`positions_of` a model of this config."""
+    return int(getattr(config.get_text_config(), "max_position_embeddings", None) or 2**31)

@@ -7,7 +7,9 @@ between completions that are all good would be blown up to the size of the dial.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distillknob.rewards.errors import UserError
@@ -65,6 +67,18 @@ def reward_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, text: str) ->
     return [*encode_prompt(tokenizer, prompt), *encode_completion(tokenizer, text), int(tokenizer.eos_token_id)]
 
 
+def check_reward_model(folder: Path, key: str) -> None:
+    """UserError where a model folder's config isn't that of a reward model; no weight is loaded. `key` names the setting."""
+    from distillknob.rewards.models import read_config
+
+    outputs = read_config(folder, key).num_labels
+    if outputs != 1:
+        raise UserError(
+            f"{key}: {folder}: not a reward model with one output (num_labels {outputs}); valid: a sequence-classification model "
+            "with num_labels 1"
+        )
+
+
 def load_reward_model(path: str, key: str) -> ModelReward:
     """The reward model of a folder or hub name, on the GPU where there is one; `key` names the setting that it comes from.
 
@@ -77,11 +91,13 @@ def load_reward_model(path: str, key: str) -> ModelReward:
     from distillknob.rewards.models import find_model, from_safetensors, load_tokenizer
 
     folder = find_model(path, key)
+    check_reward_model(folder, key)
     model = from_safetensors(AutoModelForSequenceClassification, folder, "a reward model", dtype="float32")
-    if model.config.num_labels != 1:
-        raise UserError(f"{key}: {path}: has {model.config.num_labels} outputs; valid: a sequence-classification model with one")
     tokenizer = load_tokenizer(folder)
     config = model.config.get_text_config()
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
-    return ModelReward(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
+    reward = ModelReward(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
+    if not all(p is not None and math.isfinite(p) for p in reward.probabilities([""], ["."])):
+        raise UserError(f"{key}: {path}: gives scores that are not finite: its weights are broken")
+    return reward

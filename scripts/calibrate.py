@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> None:
     """Calibrates the teacher."""
     from distillknob.rewards.models import find_model
+    from distillknob.rewards.reward_model import check_reward_model
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.loading import to_yaml
     from distillknob.scripts.study.single import run_single
@@ -46,6 +47,8 @@ def main(arguments: argparse.Namespace) -> None:
     given = load_config(CalibrateFile, arguments.config, overrides_from(arguments))
     roles = {"teacher": given.teacher, "proxy": given.proxy, "reward": given.reward}
     inputs = {role: find_model(path, role) for role, path in roles.items() if path is not None}
+    if "reward" in inputs:
+        check_reward_model(inputs["reward"], "reward")
     load_task(given.task)
     config = CalibrateConfig(given.task, given.calibration, given.eta, given.seed)
     run_single(calibrate, config, inputs, given.task.files, arguments.output, to_yaml(given))

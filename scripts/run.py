@@ -8,6 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from distillknob.rewards.errors import UserError
+from distillknob.rewards.tasks import TaskConfig
+from distillknob.rewards.tasks.base import Task
 from distillknob.scripts.study.config import Study
 from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
 from distillknob.scripts.study.plan import StudyPlan
@@ -102,7 +104,8 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     """The model folders by role and the hashes of the data files; refuses what can't work, before any weight is loaded."""
     from distillknob.rewards.models import check_same_tokenizer, find_model, load_tokenizer
     from distillknob.rewards.rendering import encode_prompt
-    from distillknob.rewards.tasks import load_task
+    from distillknob.rewards.reward_model import check_reward_model
+    from distillknob.rewards.tasks import LAB_TASKS, lab_task, load_task
     from distillknob.scripts.study.storage import hash_file
     from distillknob.trainer.calibrate import CalibrateConfig, arguments
     from distillknob.trainer.groups import check_groups
@@ -110,10 +113,9 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     models = {role: find_model(path, role) for role, path in study.external.items()}
     if "proxy" in models and models["proxy"].resolve() == models.get("student", Path()).resolve():
         raise UserError("proxy: must not be the student: a teacher calibrated against a student is no test of that student")
-    task, others = load_task(study.task), [load_task(other) for other in study.other_tasks]
-    for other, name in zip(others, study.other_tasks, strict=True):
-        if not other.rows("test", 1, 0):
-            raise UserError(f"others: {name.label} has no test items")
+    if "reward" in models:
+        check_reward_model(models["reward"], "reward")
+    task = load_task(study.task)
     test = len(task.rows("test", study.measure.items, 0))
     if test < study.measure.items:
         raise UserError(f"measure.items: {study.measure.items}, but the task has {test} test items; valid: up to {test}")
@@ -126,18 +128,46 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
         prompts=len(task.rows("train", settings.steps * settings.prompts_per_step, 0)),
     )
     for recipe in study.recipes:
-        for row in task.rows("train", recipe.samples, 0) if recipe.recipe == "sft" else []:
-            task.gold_text(row)
+        for row in task.rows("train", recipe.samples, 0):  # where the task has fewer rows, that is said here
+            if recipe.recipe == "sft":
+                task.gold_text(row)
     prompt = task.rows("test", 1, 0)[0]["prompt"]
     for folder in models.values():  # a template that can't render the prompts is found here
         encode_prompt(load_tokenizer(folder), prompt)
     for recipe in study.recipes:  # the lab's teacher and student have one tokenizer; one of them alone is checked by its stage
         if recipe.recipe == "gkd" and {"teacher", "student"} <= models.keys():
             check_same_tokenizer(models["student"], models["teacher"], prompt, recipe.label)
+    for role in sorted(models.keys() & {"teacher", "student"}):
+        check_test_items(task, study.task, study.measure.items, models[role], "task")
+    alphabet = lab_task(study.task.name).alphabet if study.task.name in LAB_TASKS else ""
+    for config in study.other_tasks:
+        other = load_task(config, "others")
+        check_test_items(other, config, study.measure.items, models.get("teacher"), "others", alphabet)
     if settings.trl:  # TRL takes seconds to import, so its keys are looked at only where there are any
         arguments(CalibrateConfig(study.task, settings, 0.0, 0), Path(".work"))
     data = [path for config in (study.task, *study.other_tasks) for path in config.files.values()]
     return models, {str(path): hash_file(path) for path in data}
+
+
+def check_test_items(task: Task, config: TaskConfig, items: int, folder: Path | None, key: str, alphabet: str = "") -> None:
+    """UserError where a model can't read or answer the test items of a task: said here, not by the stage that measures it.
+
+    `folder`: the model's; None: the lab's, which knows the characters of `alphabet`. `key` names the task's section.
+    """
+    from distillknob.rewards.models import load_tokenizer, read_config
+    from distillknob.rewards.rendering import check_lengths, positions_in
+
+    rows, where = task.rows("test", items, 0), f"{key}: {config.label}"
+    prompts = [row["prompt"] for row in rows]
+    if not any(row["gold"].strip() for row in rows):
+        raise UserError(f"{where}: none of its first {len(rows)} test items has an answer, so nothing can be verified")
+    if folder is not None:
+        try:
+            check_lengths(load_tokenizer(folder), prompts, config.longest, positions_in(read_config(folder, key)))
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+    elif unknown := sorted({c for prompt in prompts for c in (prompt if isinstance(prompt, str) else "\n")} - set(alphabet)):
+        raise UserError(f"{where}: the lab's teacher doesn't know {''.join(unknown)[:20]!r}; valid: texts of {alphabet}")
 
 
 def prepare(run: Path, study: Study, planned: StudyPlan, data: dict[str, str]) -> None:

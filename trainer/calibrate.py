@@ -47,7 +47,7 @@ class Calibration:
     gate: Literal["none", "correct_only"] = said(
         "correct_only", "correct_only: calibration reward among right completions; none: among all"
     )
-    gate_at: float = said(0.9, "task reward from which a completion counts as right for the gate")
+    gate_at: float = said(0.9, "task reward, 0 to 1, from which a completion counts as right for the gate")
     floor: float | None = said(-2.0, "nats a byte, below 0: no proxy token counts for less (null: no floor)")
     end_token: Literal["both", "none"] = said("both", "both: the end token is scored on both sides; none: on neither")
     direction: Literal["distillable", "undistillable"] | None = said(
@@ -90,6 +90,8 @@ class Calibration:
             raise ValueError("beta: must be 0 or above")
         if self.beta == 0 and self.kl_ceiling is not None:
             raise ValueError("kl_ceiling: with beta 0 no KL is measured: set kl_ceiling: null")
+        if not 0 < self.gate_at <= 1:
+            raise ValueError("gate_at: must be above 0 and at most 1, the largest task reward")
         if self.floor is not None and self.floor >= 0:
             raise ValueError("floor: must be below 0 nats a byte, or null")
         batch = self.prompts_per_step * self.num_generations

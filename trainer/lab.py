@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SPECIAL = ["<pad>", "<eos>", "<unk>"]
 _TOKENIZER_TEXTS = 2000
+POSITIONS = 128  # of every model of the lab
 S = TypeVar("S")
 
 
@@ -234,7 +235,8 @@ def _sampled_accuracy(task: LabTask, model: PreTrainedModel, tokenizer: PreTrain
         max_new_tokens=task.max_new_tokens,
         seed=derive_seed(seed, "validation"),
     )
-    return sum(bool(task.grade(one.text, row).correct) for one, row in zip(written, rows, strict=True)) / items
+    right = [bool(task.grade(one.text, row).correct) for one, row in zip(written, rows, strict=True)]
+    return sum(right) / len(right)  # the split may have fewer items than were asked for
 
 
 def _tokenizer_texts(task: LabTask) -> list[str]:
@@ -280,7 +282,9 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerBase:
     return _fast_tokenizer(tokenizer)
 
 
-def tiny_llama(tokenizer: PreTrainedTokenizerBase, *, width: int, layers: int, seed: int, positions: int = 128) -> PreTrainedModel:
+def tiny_llama(
+    tokenizer: PreTrainedTokenizerBase, *, width: int, layers: int, seed: int, positions: int = POSITIONS
+) -> PreTrainedModel:
     """A freshly initialised Llama of the given size, heads of 16."""
     from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 

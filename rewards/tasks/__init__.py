@@ -91,13 +91,13 @@ def lab_task(name: LabName, verifier: Verifier = "answer") -> LabTask:
     return ChoiceTask(verifier) if name == "choice" else InstructTask(verifier)
 
 
-def load_task(config: TaskConfig) -> Task:
-    """The task that a config names; reads and checks its files."""
+def load_task(config: TaskConfig, key: str = "task") -> Task:
+    """The task that a config names; reads and checks its files. `key` names the section in errors."""
     if config.name in LAB_TASKS:
         return lab_task(config.name, config.verifier)
     if config.name in ("reverse", "largest"):
         return SideTask(config.name, config.symbols)
     for split, path in config.files.items():
         if not path.is_file():
-            raise UserError(f"task.{split}: {path}: no such file; valid: a JSONL file with prompt and answer a line")
+            raise UserError(f"{key}.{split}: {path}: no such file; valid: a JSONL file with prompt and answer a line")
     return JsonlTask(config.files, config.answer_after)

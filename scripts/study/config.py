@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from distillknob.eval.rules import VerdictRules
@@ -12,7 +13,7 @@ from distillknob.rewards.tasks import LAB_TASKS, TaskConfig, lab_task
 from distillknob.rewards.tasks.side import SIDE_TASKS
 from distillknob.trainer.calibrate import Calibration
 from distillknob.trainer.distil import Recipe
-from distillknob.trainer.lab import Lab
+from distillknob.trainer.lab import POSITIONS, Lab
 
 Control = Literal["greedy", "half", "best_of", "length_matched", "answer_only", "no_reasoning"]
 
@@ -68,8 +69,14 @@ class Study:
     verdicts: VerdictRules = field(default_factory=VerdictRules)
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name or self.name.startswith(".") or len(self.name) > 100 or not self.name.isprintable():
-            raise ValueError("name: must be a folder name of at most 100 characters, without / and not starting with a full stop")
+        other_names = [other.label for other in self.others or ()]
+        for key, names in (("name", [self.name]), ("student", [self.student_name]), ("others", other_names)):
+            for name in names:
+                if not _is_folder_name(name):
+                    raise ValueError(
+                        f"{key}: {name!r} would be a folder's name: valid are up to 100 bytes, without /, control characters "
+                        "and a full stop in front"
+                    )
         for name in ("jobs", "calibration_seeds", "student_seeds"):
             if not 1 <= getattr(self, name) <= 1000:
                 raise ValueError(f"{name}: must be from 1 to 1000")
@@ -85,6 +92,8 @@ class Study:
             raise ValueError("controls: must differ")
         if self.controls and not any(recipe.recipe == "seqkd" for recipe in self.recipes):
             raise ValueError("controls: are trained as the first seqkd recipe says, and recipes has none")
+        if "length_matched" in self.wanted_controls and not any(self.etas):
+            raise ValueError("controls: length_matched needs a calibrated teacher's lengths: an eta other than 0")
         if any(recipe.select == "length" for recipe in self.recipes):
             raise ValueError(
                 "recipes: select: length is a control of a study (controls: [length_matched]), not a recipe of its own"
@@ -93,8 +102,7 @@ class Study:
         for recipe in self.recipes:
             if recipe.start == "seqkd" and (seqkd is None or (seqkd.teachers, recipe.teachers) == ("calibrated", "all")):
                 raise ValueError("recipes: start: seqkd needs a seqkd recipe on the same teachers")
-        names = [other.label for other in self.others or ()]
-        if len({*names, self.task.label}) <= len(names):
+        if len({*other_names, self.task.label}) <= len(other_names):
             raise ValueError(
                 "others: must differ from each other and from task, in their names (of jsonl tasks: their test files')"
             )
@@ -107,8 +115,20 @@ class Study:
             raise ValueError(
                 f"task: the lab's models know {', '.join(LAB_TASKS)}, not {self.task.name}; name teacher, proxy and student folders"
             )
+        for key, config in (("task", self.task), *(("others", other) for other in self.other_tasks)):
+            answers = (self.teacher, self.student) if key == "task" else (self.teacher,)
+            if "lab" in answers and config.longest >= POSITIONS:
+                raise ValueError(
+                    f"{key}: max_new_tokens {config.longest} of {config.label} does not fit into the {POSITIONS} positions of the "
+                    "lab's models: lower it"
+                )
         if self.calibration.dtype != self.dtype and self.calibration.dtype != "float32":
             raise ValueError("calibration.dtype: leave it out and set dtype of the study")
+
+    @property
+    def student_name(self) -> str:
+        """What the student is called in SIDs: `lab`, or its folder's name."""
+        return "lab" if self.student == "lab" else Path(self.student).resolve().name
 
     @property
     def external(self) -> dict[str, str]:
@@ -138,3 +158,8 @@ class Study:
         if self.teacher != "lab" or self.task.name not in LAB_TASKS:
             return ()
         return tuple(TaskConfig(name, symbols=lab_task(self.task.name).symbols) for name in SIDE_TASKS)
+
+
+def _is_folder_name(name: str) -> bool:
+    """Whether a name can be a folder's in a run, whatever stands before and after it."""
+    return bool(name) and "/" not in name and name[0] != "." and name.isprintable() and len(name.encode()) <= 100

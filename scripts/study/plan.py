@@ -57,7 +57,7 @@ class StudyPlan:
             self._teacher_cell(teacher)
         for seed in bases:
             self._predict(self._base(seed), self._external("student", self._base(seed)))
-            self._cell("none", None, f"{self._student_name}-base", None, "base", seed)
+            self._cell("none", None, f"{self.study.student_name}-base", None, "base", seed)
         for recipe in study.recipes:
             if not recipe.has_teacher:
                 self._students("gold", None, recipe)
@@ -104,12 +104,8 @@ class StudyPlan:
         sources = self._sources(renamed, self._data("train"))
         self.stages.append(Stage(target, target, "distillknob.trainer.distil:distil", config, **sources))
 
-    @property
-    def _student_name(self) -> str:
-        return "lab" if self.study.student == "lab" else Path(self.study.student).resolve().name
-
     def _base(self, seed: int) -> str:
-        return f"students/none/{self._student_name}-base/{seed}"
+        return f"students/none/{self.study.student_name}-base/{seed}"
 
     def _make(
         self, role: str, target: str, path: str, settings: Any, inputs: Mapping[str, str] = MappingProxyType({}), seed: int = 0
@@ -166,14 +162,14 @@ class StudyPlan:
     def _students(self, tid: str, teacher: Teacher | None, recipe: Recipe, reference: Teacher | None = None) -> None:
         study = self.study
         recipe = replace(recipe, teachers="all")  # where else it is run changes no student
-        sid = f"{self._student_name}-{recipe.label}-{study.task.name}"
+        sid = f"{self.study.student_name}-{recipe.label}-{study.task.name}"
         for seed in range(study.student_seeds):
             base = seed if study.student == "lab" else 0
             target = f"students/{tid}/{sid}/{seed}"
             begun = self._external("student", self._base(base))
             if recipe.start == "seqkd":
                 first = next(other for other in study.recipes if other.recipe == "seqkd")
-                begun = {"inputs": {"student": f"students/{tid}/{self._student_name}-{first.label}-{study.task.name}/{seed}"}}
+                begun = {"inputs": {"student": f"students/{tid}/{self.study.student_name}-{first.label}-{study.task.name}/{seed}"}}
             config = DistilConfig(study.task, recipe, derive_seed(study.seed, "distil", seed), study.dtype)
             sources = self._sources(
                 begun,
@@ -206,7 +202,7 @@ class StudyPlan:
                 "beta": self.study.calibration.beta if calibrated else None,
                 "calibration_seed": teacher.calibration_seed if teacher is not None else None,
                 "sid": sid,
-                "student": None if sid is None else self._student_name,
+                "student": None if sid is None else self.study.student_name,
                 "recipe": name,
                 "sampling": _sampling(recipe),
                 "task": self.study.task.name,

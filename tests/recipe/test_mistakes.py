@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ from distillknob.scripts.cli import COMMANDS, main
 from distillknob.trainer.supervised import save_model
 
 TINY = "name: x\n"
+JSONL = "task: {name: jsonl, train: v.jsonl, validation: u.jsonl, test: t.jsonl}\n"
+OTHER = TINY + "others: [{name: jsonl, train: v.jsonl, validation: u.jsonl, test: TEST, max_new_tokens: 8}]\n"
 OWN = TINY + "teacher: m\nproxy: m\nstudent: s\n"
 MISTAKES = {
     "missing file": (["run", "nowhere.yaml"], "nowhere.yaml"),
@@ -51,8 +54,52 @@ MISTAKES = {
         "v.jsonl:1: solution: recipe sft trains on it",
         OWN + "recipes: [{recipe: sft}]\ntask: {name: jsonl, train: v.jsonl, validation: u.jsonl, test: t.jsonl}\n",
     ),
+    "other task's name is a folder above": (
+        ["run", "s.yaml"],
+        "others: '..' would be a folder's name",
+        OTHER.replace("TEST", "...jsonl"),
+    ),
+    "other task's name is too long": (["run", "s.yaml"], "up to 100 bytes", OTHER.replace("TEST", f"{'x' * 101}.jsonl")),
+    "other task's file": (["run", "s.yaml"], "others.test: none.jsonl: no such file", OTHER.replace("TEST", "none.jsonl")),
+    "other task without answers": (
+        ["run", "s.yaml", "--measure.items=2"],
+        "others: unverified: none of its first 2 test items has an answer",
+        OTHER.replace("TEST", "unverified.jsonl"),
+    ),
+    "other task in characters that the lab doesn't know": (
+        ["run", "s.yaml"],
+        "others: reverse: the lab's teacher doesn't know 'vwxyz'",
+        TINY + "others: [{name: reverse, symbols: vwxyz}]\n",
+    ),
+    "other task longer than the lab's models": (
+        ["run", "s.yaml"],
+        "others: max_new_tokens 256 of t does not fit",
+        OTHER.replace("TEST", "t.jsonl").replace(", max_new_tokens: 8", ""),
+    ),
+    "completions longer than the lab's models": (
+        ["run", "s.yaml", "--task.max_new_tokens=128"],
+        "max_new_tokens 128 of chain",
+        TINY,
+    ),
+    "completions longer than the student": (
+        ["run", "s.yaml", "--measure.items=2"],
+        "it does not fit into the model's 128 positions",
+        OWN + JSONL,
+    ),
+    "more samples than there are": (["run", "s.yaml"], "300000 training rows asked for", TINY + "recipes: [{samples: 300000}]\n"),
+    "lengths of no teacher": (
+        ["run", "s.yaml", "--etas=[0]"],
+        "controls: length_matched needs",
+        TINY + "controls: [length_matched]\n",
+    ),
+    "a gate that none passes": (["run", "s.yaml", "--calibration.gate_at=2"], "gate_at: must be above 0 and at most 1", TINY),
+    "reward is no reward model": (["run", "s.yaml", "--reward=m"], "reward: m: not a reward model with one output", TINY),
+    "reward to calibrate by": (
+        ["calibrate", "--teacher=m", "--proxy=m", "--eta=0", "--reward=m", "--output=o"],
+        "reward: m: not a reward model with one output",
+    ),
     "proxy is the student": (["run", "s.yaml"], "proxy: must not be the student", TINY + "proxy: m\nstudent: m\n"),
-    "lab width": (["run", "s.yaml", "--lab.teacher.width=33"], "width: must be a multiple of 16", TINY),
+    "lab width": (["run", "s.yaml", "--lab.base.width=33"], "width: must be a multiple of 16", TINY),
     "output in a model": (["run", "s.yaml", "--output=m/runs", "--measure.items=2"], "lies in the teacher's model folder m", OWN),
     "not a run": (["measure", "bare"], "not a run folder"),
     "not measured": (["report", "nowhere"], "not a run folder"),
@@ -87,6 +134,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n{"prompt": 3, "answer": "b"}\n')
     (folder / "v.jsonl").write_text('{"prompt": "c", "answer": "b"}\n')
     (folder / "u.jsonl").write_text('{"prompt": "e", "answer": "b"}\n')
+    unverified = "".join(json.dumps({"prompt": str(i), "answer": "1" if i > 1 else ""}) + "\n" for i in range(3))
+    (folder / "unverified.jsonl").write_text(unverified)
     (folder / "t.jsonl").write_text('{"prompt": "d", "answer": "b"}\n{"prompt": "f", "answer": "b"}\n')
     return folder
 

@@ -78,7 +78,7 @@ def test_a_folder_is_read_back_and_the_wrong_ones_are_refused(tmp_path: Path) ->
     loaded = load_reward_model(str(tmp_path / "good"), "reward_model")
     assert loaded.probabilities(prompts, completions) == ModelReward(model, tokenizer).probabilities(prompts, completions)
     save_model(reward_model(labels=2)[0], tokenizer, tmp_path / "two")
-    with pytest.raises(UserError, match=r"reward_model: .*has 2 outputs"):
+    with pytest.raises(UserError, match=r"reward_model: .*not a reward model with one output \(num_labels 2\)"):
         load_reward_model(str(tmp_path / "two"), "reward_model")
     save_model(tiny_llama(tokenizer, width=16, layers=1, seed=0), tokenizer, tmp_path / "causal")
     with pytest.raises(UserError, match=r"weights are missing .*score"):
@@ -95,6 +95,16 @@ def test_every_fault_is_there_and_no_faulty_text_is_right() -> None:
         grade = TASK.grade(text.text, rows[text.prompt])
         assert bool(grade.correct and grade.valid) == (text.fault is None)
     assert {text.fault for text in given} == {None, *get_args(Fault)}
+
+
+def test_a_reward_model_with_broken_weights_is_refused(tmp_path: Path) -> None:
+    model, tokenizer = reward_model()
+    save_model(model, tokenizer, tmp_path / "whole")
+    load_reward_model(str(tmp_path / "whole"), "reward")
+    model.score.weight.data.fill_(float("nan"))
+    save_model(model, tokenizer, tmp_path / "broken")
+    with pytest.raises(UserError, match="reward: .*broken: gives scores that are not finite"):
+        load_reward_model(str(tmp_path / "broken"), "reward")
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))
