@@ -103,7 +103,7 @@ def test_a_reward_model_with_broken_weights_is_refused(tmp_path: Path) -> None:
     load_reward_model(str(tmp_path / "whole"), "reward")
     model.score.weight.data.fill_(float("nan"))
     save_model(model, tokenizer, tmp_path / "broken")
-    with pytest.raises(UserError, match="reward: .*broken: gives scores that are not finite"):
+    with pytest.raises(UserError, match=r"reward: .*broken: gives scores that are not finite"):
         load_reward_model(str(tmp_path / "broken"), "reward")
 
 
