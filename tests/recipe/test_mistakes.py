@@ -52,7 +52,7 @@ MISTAKES = {
         OWN + "recipes: [{recipe: sft}]\ntask: {name: jsonl, train: v.jsonl, validation: u.jsonl, test: t.jsonl}\n",
     ),
     "proxy is the student": (["run", "s.yaml"], "proxy: must not be the student", TINY + "proxy: m\nstudent: m\n"),
-    "lab width": (["run", "s.yaml", "--lab.teacher.width=33"], "width: must be a multiple of 16", TINY),
+    "lab width": (["run", "s.yaml", "--lab.base.width=33"], "width: must be a multiple of 16", TINY),
     "output in a model": (["run", "s.yaml", "--output=m/runs", "--measure.items=2"], "lies in the teacher's model folder m", OWN),
     "not a run": (["measure", "bare"], "not a run folder"),
     "not measured": (["report", "nowhere"], "not a run folder"),
