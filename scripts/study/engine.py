@@ -121,6 +121,7 @@ class _Fingerprints:
 
     def kept(self, stage: Stage, fingerprint: str) -> StageResult | None:
         """The result of a stage that is finished already, here or in a run to reuse, else None."""
+        self.elsewhere.pop(stage.name, None)  # from the plan: the other run may have changed since
         for run in (self.run, *self.reuse):
             marker = read_marker(run, stage.name)
             if marker is not None and is_finished(run, marker, stage.target, fingerprint):
@@ -129,10 +130,9 @@ class _Fingerprints:
                 return StageResult(stage.name, "kept", float(marker["seconds"]))
         return None
 
-    def take_over(self, stage: str) -> None:
-        """Copies the output of a stage that was found in a run to reuse."""
-        if stage in self.elsewhere:
-            adopt(self.elsewhere[stage][0], self.run, stage, self.elsewhere.pop(stage)[1])
+    def take_over(self, stage: str) -> bool:
+        """Copies the output of a stage that was found in a run to reuse; False where it is gone by now."""
+        return stage not in self.elsewhere or adopt(self.elsewhere[stage][0], self.run, stage, self.elsewhere.pop(stage)[1])
 
 
 def _plan(stages: Sequence[Stage], known: _Fingerprints) -> list[tuple[Stage, Literal["done", "run"]]]:
@@ -235,7 +235,7 @@ def run_stages(
     position = {stage.name: number for number, stage in enumerate(stages)}
     targets = {stage.name: stage.target for stage in stages}
     clear(run / ".work" / "tmp")
-    runner, progress = _Runner(run, min(jobs, to_run)), _Progress(len(stages))
+    runner, progress = _Runner(run, max(1, min(jobs, to_run))), _Progress(len(stages))
     waiting: list[tuple[int, str]] = []
 
     def finish(result: StageResult) -> None:
@@ -248,8 +248,8 @@ def run_stages(
             while ready := sorter.get_ready():
                 for number in sorted(position[name] for name in ready):
                     fingerprint = known.of(stages[number])
-                    if kept := known.kept(stages[number], fingerprint):
-                        known.take_over(kept.name)
+                    kept = known.kept(stages[number], fingerprint)
+                    if kept and known.take_over(kept.name):
                         clear(run / ".work" / _flat(kept.name))
                         finish(kept)
                     else:

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
 
@@ -62,10 +62,24 @@ def read_marker(run: Path, stage: str) -> dict[str, Any] | None:
     """The done-marker of a stage, or None where the stage never finished or the marker is damaged."""
     try:
         marker = json.loads(marker_path(run, stage).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
-    whole = isinstance(marker, dict) and {"fingerprint", "target", "outputs", "seconds"} <= marker.keys()
-    return marker if whole else None
+    return marker if _is_whole(marker) else None
+
+
+def _is_whole(marker: Any) -> bool:
+    """Whether a marker has its keys, of the right kinds, and names files of its own target only: another run's may come from
+    anywhere, and what it names is copied."""
+    kinds = {"fingerprint": str, "target": str, "outputs": dict, "seconds": (int, float)}
+    if not isinstance(marker, dict) or not all(isinstance(marker.get(key), kind) for key, kind in kinds.items()):
+        return False
+    for name, noted in marker["outputs"].items():
+        path = PurePosixPath(name)
+        if not path.is_relative_to(marker["target"]) or ".." in path.parts or not isinstance(noted, dict):
+            return False
+        if not isinstance(noted.get("sha256"), str) or not isinstance(noted.get("bytes"), int):
+            return False
+    return True
 
 
 def read_markers(run: Path) -> dict[str, dict[str, Any]]:
@@ -82,7 +96,7 @@ def is_finished(run: Path, marker: dict[str, Any] | None, target: str, fingerpri
     """
     if marker is None or marker["fingerprint"] != fingerprint or marker["target"] != target:
         return False
-    return all(_is_as_noted(run / name, noted) for name, noted in marker["outputs"].items())
+    return bool(marker["outputs"]) and all(_is_as_noted(run / name, noted) for name, noted in marker["outputs"].items())
 
 
 def _is_as_noted(path: Path, noted: dict[str, Any]) -> bool:
@@ -109,18 +123,30 @@ def publish(run: Path, stage: str, target: str, output: Path, marker: dict[str, 
     write_json(marker_path(run, stage), {**marker, "target": target, "outputs": outputs})
 
 
-def adopt(source: Path, run: Path, stage: str, marker: Mapping[str, Any]) -> None:
-    """Copies the output of a stage that another run has finished, and publishes it here under the same marker."""
+def adopt(source: Path, run: Path, stage: str, marker: Mapping[str, Any]) -> bool:
+    """Copies the output of a stage that another run has finished, and publishes it here under the same marker.
+
+    False, with nothing published, where the copy isn't what the marker notes: the other run may be at work, or damaged.
+    """
     temporary = run / ".work" / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     holder = Path(tempfile.mkdtemp(dir=temporary))
     output = holder / Path(marker["target"]).name
-    for name in marker["outputs"]:
-        copy = output / Path(name).relative_to(marker["target"])
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source / name, copy)
-    publish(run, stage, marker["target"], output, {key: value for key, value in marker.items() if key not in ("target", "outputs")})
-    clear(holder)
+    try:
+        for name, noted in marker["outputs"].items():
+            copy = output / Path(name).relative_to(marker["target"])
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copy(source / name, copy)
+            except FileNotFoundError:
+                return False
+            if hash_file(copy) != noted["sha256"]:
+                return False
+        kept = {key: value for key, value in marker.items() if key not in ("target", "outputs")}
+        publish(run, stage, marker["target"], output, kept)
+    finally:
+        clear(holder)
+    return True
 
 
 def clear(folder: Path) -> None:

@@ -94,6 +94,60 @@ def test_what_another_run_has_finished_is_copied(study: Study, tmp_path: Path) -
     assert go(first) == ["a"]  # an output that is not as noted is not taken; b is found, since a comes out the same
 
 
+@pytest.mark.parametrize("name", ["a/../../../loot", "a/../loot", "/tmp/loot", "b", ""])
+def test_a_marker_of_another_run_that_names_files_outside_its_target_is_not_used(study: Study, tmp_path: Path, name: str) -> None:
+    (tmp_path / "other").mkdir()
+    first, study.run = tmp_path / "other" / "first", tmp_path / "second"
+    run_stages([study.stage("a", "folder")], first, jobs=1, force_code_version="1")
+    marker = storage.read_marker(first, "a")
+    assert marker is not None
+    for loot in (first / "loot", tmp_path / "loot", first / "b"):
+        loot.write_text("x")
+    marker["outputs"][name] = {"sha256": storage.hash_file(first / "loot"), "bytes": 1}
+    storage.marker_path(first, "a").write_text(json.dumps(marker))
+    run_stages([study.stage("a", "folder")], study.run, jobs=1, reuse=[first], force_code_version="1")
+    assert sorted(p.name for p in study.run.rglob("*") if p.is_file() and ".work" not in p.parts) == ["a.json", "model", "more"]
+    assert study.journal.read_text().count("a ") == 2  # made again, here
+
+
+DAMAGE: list[Any] = [[], "x", {}, {"outputs": []}, {"outputs": {"a": 1}}, {"outputs": {"a": {"bytes": 1}}}, {"outputs": {}}]
+DAMAGE += [{"outputs": {"a": {"sha256": 3, "bytes": "x"}}}, {"seconds": "long"}, {"seconds": None}, {"fingerprint": 5}, {"target": []}]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_marker_is_none(study: Study, tmp_path: Path, damage: Any) -> None:
+    study.go(study.stage("a"))
+    path = storage.marker_path(study.run, "a")
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | damage if isinstance(damage, dict) and damage else damage))
+    first, study.run = study.run, tmp_path / "second"
+    study.journal.write_text("")
+    for run in (study.run, first):
+        run_stages([study.stage("a")], run, jobs=1, reuse=[first], force_code_version="1")
+    assert study.journal.read_text().count("a ") == 2 and storage.read_marker(first, "a")
+
+
+@pytest.mark.parametrize("change", ["write", "remove"])
+def test_what_changes_in_another_run_after_the_plan_is_run_here(
+    study: Study, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = [study.stage("a"), study.stage("b", inputs=("a",))]
+    first, study.run = study.run, tmp_path / "second"
+    run_stages(stages, first, jobs=1, force_code_version="1")
+    study.journal.write_text("")
+    whole, copy = (first / "a").read_bytes(), engine.adopt
+
+    def changed(source: Path, run: Path, stage: str, marker: Any) -> bool:
+        if stage == "a":
+            (first / "a").write_bytes(b"z" * len(whole)) if change == "write" else (first / "a").unlink()
+        return copy(source, run, stage, marker)
+
+    monkeypatch.setattr(engine, "adopt", changed)
+    run_stages(stages, study.run, jobs=1, reuse=[first], force_code_version="1")
+    assert (study.run / "a").read_bytes() == whole and study.journal.read_text().count("a ") == 1
+    assert not any((study.run / ".work" / "tmp").iterdir())
+
+
 def test_nothing_to_run_starts_no_worker(study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     study.go(study.stage("a"))
     assert capsys.readouterr().err.startswith("[1/1] a ")
