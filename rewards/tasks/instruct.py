@@ -1,7 +1,7 @@
-"""An instruction task (ours): carry out operations on a two-letter word; the response may show what comes between or leave it out.
+"""An instruction task (ours): carry out operations on a three-letter word; the response may show its way or leave it out.
 
-A prompt `F1V0U3L2:ca?` asks for four different operations, from left to right, on the word after the colon. A completion
-`F1=daV0=U3=dbL2=dd#dd` repeats each operation; after its `=` the word so far is shown or left out (in training texts never two
+A prompt `R1V0U1S2:cab?` asks for four different operations, from left to right, on the word after the colon. A completion
+`R1=abcV0=U1=dcbS2=dbc#dbc` repeats each operation; after its `=` the word so far is shown or left out (in training texts never two
 left out in a row), and `#` gives the final word. The task reward of a study comes from a reward model that is trained in the lab
 (`rewards/reward_model.py`, `trainer/lab_reward.py`); accuracy is judged by rule, so that what the reward model lets pass is seen.
 """
@@ -16,15 +16,15 @@ from typing import Literal
 
 from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
 
-SYMBOLS = "abcde"
-LENGTH = 2
+SYMBOLS = "abcdefg"
+LENGTH = 3
 STEPS = 4
-# F, L, U: the first, the last letter, each letter n further in the alphabet, `a` after `e`; V: the two letters change places
-OPERATIONS = ("F1", "F2", "F3", "L1", "L2", "L3", "U1", "U2", "U3", "V0")
-ALPHABET = SYMBOLS + "FLUV" + "0123" + ":=*#?"
-UNIT = r"[FLUV][0-3]|."  # what a token of the lab's BPE may hold at most: one operation
-_STEP = re.compile(f"([FLUV][0-3])=([{SYMBOLS}]*)")
-_TRACE = re.compile(rf"(?:[FLUV][0-3]=(?:[{SYMBOLS}]{{{LENGTH}}})?)*#[{SYMBOLS}]{{{LENGTH}}}")
+# R: rotate left by n places; S: swap place n and the next; V: reverse; U: each letter one further, `a` after `g`
+OPERATIONS = ("R1", "R2", "S1", "S2", "V0", "U1")
+ALPHABET = SYMBOLS + "RSVU" + "012" + ":=*#?"
+UNIT = r"[RSVU][0-2]|."  # what a token of the lab's BPE may hold at most: one operation
+_STEP = re.compile(f"([RSVU][0-2])=([{SYMBOLS}]*)")
+_TRACE = re.compile(rf"(?:[RSVU][0-2]=(?:[{SYMBOLS}]{{{LENGTH}}})?)*#[{SYMBOLS}]{{{LENGTH}}}")
 _ANSWER = re.compile(rf"#([{SYMBOLS}]{{{LENGTH}}})\s*\Z")
 
 
@@ -42,10 +42,13 @@ _SPLITS = Splits("instruct", INSTRUCTIONS, "instructions on words")
 def apply(operation: str, word: str) -> str:
     """The word after one operation."""
     kind, n = operation[0], int(operation[1])
+    if kind == "R":
+        return word[n:] + word[:n]
+    if kind == "S":
+        return word[: n - 1] + word[n] + word[n - 1] + word[n + 1 :]
     if kind == "V":
         return word[::-1]
-    first, last = (SYMBOLS[(SYMBOLS.index(letter) + n) % len(SYMBOLS)] for letter in word)
-    return (word[0] if kind == "L" else first) + (word[1] if kind == "F" else last)
+    return "".join(SYMBOLS[(SYMBOLS.index(letter) + n) % len(SYMBOLS)] for letter in word)
 
 
 @dataclass(frozen=True)
@@ -134,12 +137,14 @@ def faulty(item: Instruction, fault: Fault, written: float, rng: random.Random) 
 
 
 def _slip(word: str, rng: random.Random) -> str:
-    """Another word: one letter changed, or the two swapped."""
-    if word[0] != word[1] and rng.random() < 0.3:
-        return word[::-1]
-    place = rng.randrange(LENGTH)
-    other = rng.choice([letter for letter in SYMBOLS if letter != word[place]])
-    return word[:place] + other + word[place + 1 :]
+    """Another word: one letter changed, or two places swapped."""
+    one, two = rng.sample(range(LENGTH), 2)
+    if word[one] == word[two] or rng.random() < 0.5:
+        other = rng.choice([letter for letter in SYMBOLS if letter != word[one]])
+        return word[:one] + other + word[one + 1 :]
+    letters = list(word)
+    letters[one], letters[two] = letters[two], letters[one]
+    return "".join(letters)
 
 
 @dataclass(frozen=True)

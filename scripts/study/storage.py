@@ -70,7 +70,7 @@ def read_marker(run: Path, stage: str) -> dict[str, Any] | None:
 def _is_whole(marker: Any) -> bool:
     """Whether a marker has its keys, of the right kinds, and names files of its own target only: another run's may come from
     anywhere, and what it names is copied."""
-    kinds = {"fingerprint": str, "target": str, "outputs": dict, "seconds": (int, float)}
+    kinds: dict[str, Any] = {"fingerprint": str, "target": str, "outputs": dict, "seconds": (int, float)}
     if not isinstance(marker, dict) or not all(isinstance(marker.get(key), kind) for key, kind in kinds.items()):
         return False
     for name, noted in marker["outputs"].items():

@@ -111,8 +111,13 @@ def test_a_marker_of_another_run_that_names_files_outside_its_target_is_not_used
 
 
 DAMAGE: list[Any] = [[], "x", {}, {"outputs": []}, {"outputs": {"a": 1}}, {"outputs": {"a": {"bytes": 1}}}, {"outputs": {}}]
-DAMAGE += [{"outputs": {"a": {"sha256": 3, "bytes": "x"}}}, {"seconds": "long"}, {"seconds": None}]
-DAMAGE += [{"fingerprint": 5}, {"target": []}]
+DAMAGE += [
+    {"outputs": {"a": {"sha256": 3, "bytes": "x"}}},
+    {"seconds": "long"},
+    {"seconds": None},
+    {"fingerprint": 5},
+    {"target": []},
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -24,7 +24,7 @@ from distillknob.rewards.tasks.instruct import (
 )
 
 TASK, CHECKED = InstructTask(), InstructTask("steps")
-HOSTILE = ["", "#", "#ab#", "#abc", "#AB", "#a\x00", "\ud800#ax", "<b>#ab</b>", "=" * 10_000, "F1=ab" * 2_000, "#ab\n#"]
+HOSTILE = ["", "#", "#abc#", "#abcdef", "#ABC", "#a\x00", "\ud800#ax", "<b>#abcd</b>", "=" * 10_000, "R1=abcd" * 2_000, "#ab\n#"]
 
 
 def row_and_steps() -> tuple[dict[str, str], list[str], str]:
@@ -53,11 +53,10 @@ def test_instructions_are_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "word"), [("F1", "ae"), ("F3", "ce"), ("L2", "eb"), ("U1", "aa"), ("U3", "cc"), ("V0", "ee")]
+    ("operation", "word"), [("R1", "bga"), ("R2", "gab"), ("S1", "bag"), ("S2", "agb"), ("V0", "gba"), ("U1", "bca")]
 )
 def test_operations(operation: str, word: str) -> None:
-    assert apply(operation, "ee") == word
-    assert apply("V0", "cd") == "dc" and apply("U1", "cd") == "de"
+    assert apply(operation, "abg") == word
 
 
 def test_grades() -> None:
@@ -97,7 +96,7 @@ def test_hostile_text_is_wrong_and_never_raises(text: str) -> None:
 
 def test_random_text_never_raises_and_explicitness_has_its_maximum() -> None:
     rng, (row, steps, final) = random.Random(0), row_and_steps()
-    pieces = [*steps, f"#{final}", "F1=", "U9=", "\n", SYMBOLS]
+    pieces = [*steps, f"#{final}", "R1=", "U9=", "\n", SYMBOLS]
     for _ in range(2_000):
         text = "".join(rng.choice(pieces) if rng.random() < 0.6 else chr(rng.randrange(0x11000)) for _ in range(rng.randrange(12)))
         grade = TASK.grade(text, row)
@@ -112,7 +111,7 @@ def test_worked_texts_are_right_and_as_explicit_as_asked(written: float) -> None
         text = TASK.worked(row, written, rng)
         grade = CHECKED.grade(text, row)
         assert (grade.correct, grade.valid) == (1, 1)
-        left_out = [word == "" for word in re.findall(r"=([a-e]*)", text)]
+        left_out = [word == "" for word in re.findall(r"=([a-g]*)", text)]
         assert len(left_out) == STEPS and not any(one and two for one, two in pairwise(left_out))
         assert grade.explicit == STEPS - sum(left_out)
         assert len(text) + 4 <= TASK.max_new_tokens
@@ -133,10 +132,10 @@ def test_gold_and_answer_texts_are_right() -> None:
 
 def test_no_final_word_can_be_guessed() -> None:
     counts = Counter(row["gold"] for row in TASK.rows("test", HELD_OUT, 0))
-    assert counts.most_common(1)[0][1] / HELD_OUT < 0.06
+    assert counts.most_common(1)[0][1] / HELD_OUT < 0.05
 
 
 def test_it_is_loaded_by_name() -> None:
     assert load_task(TaskConfig(name="instruct", verifier="steps")) == CHECKED
     assert lab_task("instruct") == TASK
-    assert isinstance(parse("F1L1U1V0:ab?"), Instruction)
+    assert isinstance(parse("R1S1U1V0:abc?"), Instruction)
