@@ -99,5 +99,6 @@ PARTS = {
 
 if __name__ == "__main__":
     status = run_parts("dial", PARTS, sys.argv[1] if len(sys.argv) > 1 else None, totals)
-    write_page()
+    if status != 2:  # 2: nothing was run
+        write_page()
     sys.exit(status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -13,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from distillknob.rewards.jsonl import write_json
+from distillknob.rewards.errors import UserError
+from distillknob.rewards.jsonl import read_json, write_json
 from distillknob.scripts.study.storage import code_version
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,11 @@ def run_parts(name: str, parts: Mapping[str, Part], chosen: str | None, totals: 
         print(f"PART={chosen}: no such part; valid: {', '.join(parts)}")
         return 2
     path = ROOT / "docs" / "results" / f"{name}.json"
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")).get("parts", {}) if path.is_file() else {}
+    try:
+        stored = _stored(path) if path.is_file() else {}
+    except (UserError, AttributeError, KeyError, TypeError, ValueError) as error:
+        print(f"{path}: damaged ({error}); take it back from git, or remove it to run every part again")
+        return 2
     for part in [chosen] if chosen else parts:
         fingerprint = hashlib.sha256(f"{part} {code_version()} {_files_version()}".encode()).hexdigest()
         if stored.get(part, {}).get("fingerprint") == fingerprint:
@@ -69,6 +73,17 @@ def run_parts(name: str, parts: Mapping[str, Part], chosen: str | None, totals: 
     held = stored[chosen]["figures"].values() if chosen else result["figures"].values()
     fine = all(figure["holds"] is not False for figure in held)
     return 0 if fine and (chosen or result["holds"]) else 1
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    """The parts of a result file; an error where it isn't one."""
+    stored: dict[str, Any] = dict(read_json(path)["parts"])
+    for part in stored.values():
+        if not {"fingerprint", "seconds", "commit"} <= part.keys():
+            raise KeyError("a part lacks fingerprint, seconds or commit")
+        for figure in part["figures"].values():
+            Figure(**figure)
+    return stored
 
 
 def _write(path: Path, name: str, parts: Mapping[str, Part], stored: dict[str, Any], totals: Totals | None) -> dict[str, Any]:

@@ -72,6 +72,18 @@ def test_parts_are_run_once_and_the_whole_holds_only_with_all_of_them(
     assert run_parts("x", parts, "c") == 2
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "", '{"parts": 3}', '{"parts": {"a": {}}}', '{"parts": {"a": 1}}', '{"figures": {}}'])
+def test_a_damaged_result_file_is_named_and_stays_as_it_is(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    path = tmp_path / "docs" / "results" / "x.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert run_parts("x", {"a": dict}, None) == 2
+    assert str(path) in capsys.readouterr().out and path.read_text() == text
+
+
 def test_the_page_has_every_root_seed_and_says_what_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial_page, "ROOT", tmp_path)
     found = figures(tmp_path, 4)
