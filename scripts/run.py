@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
     """Runs the study."""
     from distillknob.scripts.measure import measure
     from distillknob.scripts.study.engine import plan, run_stages
+    from distillknob.scripts.study.manifest import check_rules
     from distillknob.scripts.study.storage import RunLock, read_marker
 
     study = load_config(Study, study_file(arguments.study), overrides_from(arguments))
@@ -58,6 +60,7 @@ def main(arguments: argparse.Namespace) -> None:
     for folder in reuse:
         if not (folder / ".stages").is_dir() or folder == run.resolve():
             raise UserError(f"--reuse: {folder} is not another run folder (of distillknob run) with a finished stage")
+        check_rules(folder, asdict(study.verdicts), "--reuse: take a run with the same rules")
     if arguments.dry_run:
         for stage, status in plan(planned.stages, run, reuse=reuse):
             print(f"{status:>5}  {stage.name}")
@@ -172,8 +175,6 @@ def check_test_items(task: Task, config: TaskConfig, items: int, folder: Path | 
 
 def prepare(run: Path, study: Study, planned: StudyPlan, data: dict[str, str]) -> None:
     """Writes what is fixed before the first stage: config, rules in the manifest, cells."""
-    from dataclasses import asdict
-
     from distillknob.rewards.jsonl import write_jsonl
     from distillknob.rewards.tasks import load_task
     from distillknob.scripts.study.loading import to_yaml

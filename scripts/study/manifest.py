@@ -38,12 +38,8 @@ def write_manifest(
     old = read_json(path) if path.exists() else {}
     if not isinstance(old, dict):
         raise UserError(f"{path}: damaged; use a new --output")
-    if path.exists() and old.get("verdict_rules") != json.loads(json.dumps(verdict_rules)):
-        trained = [marker for marker in read_markers(run).values() if marker["target"].startswith("students/")]
-        if trained:
-            raise UserError(
-                f"{path}: verdict rules changed: use a new --output (rules are fixed before the first student is trained)"
-            )
+    if path.exists():
+        check_rules(run, verdict_rules, "use a new --output")
     commit, diff = _checkout()
     manifest = {
         "schema": 1,
@@ -64,6 +60,16 @@ def write_manifest(
     temporary.write_bytes(diff)
     temporary.replace(run / "code.diff")
     write_json(path, manifest)
+
+
+def check_rules(run: Path, verdict_rules: dict[str, Any], advice: str) -> None:
+    """UserError, with the advice, where a run has trained students under other verdict rules: results are known before them."""
+    path = run / "manifest.json"
+    manifest = read_json(path)
+    if isinstance(manifest, dict) and manifest.get("verdict_rules") == json.loads(json.dumps(verdict_rules)):
+        return
+    if any(marker["target"].startswith("students/") for marker in read_markers(run).values()):
+        raise UserError(f"{path}: verdict rules changed: {advice} (rules are fixed before the first student is trained)")
 
 
 def _version(package: str) -> str | None:

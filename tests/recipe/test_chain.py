@@ -101,6 +101,9 @@ def test_another_run_takes_over_what_is_the_same(run: Path, tmp_path: Path, caps
     for other in (tmp_path, tmp_path / "none", tmp_path / "r"):
         assert main(["run", "tiny", "--output", str(tmp_path / "r"), "--reuse", str(other)]) == 2
         assert "--reuse: " in capsys.readouterr().err.splitlines()[-1]
+    words = ["run", "tiny", "--output", str(tmp_path / "other"), "--reuse", str(run), "--verdicts.utility_margin=0.5"]
+    assert main(words) == 2 and not (tmp_path / "other").exists()
+    assert "verdict rules changed: --reuse: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", ["choice", "instruct"])

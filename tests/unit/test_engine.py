@@ -265,6 +265,9 @@ def test_manifest_keeps_the_rules(study: Study, tmp_path: Path) -> None:
     assert write(0.03)["verdict_rules"] == {"utility_margin": 0.03}
     with pytest.raises(UserError, match="verdict rules changed: use a new --output"):
         write(0.02)
+    manifest.check_rules(study.run, {"utility_margin": 0.03}, "")
+    with pytest.raises(UserError, match="verdict rules changed: --reuse"):
+        manifest.check_rules(study.run, {"utility_margin": 0.02}, "--reuse: take another")
 
 
 def _alive(pid: str) -> bool:

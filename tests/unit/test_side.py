@@ -1,9 +1,13 @@
 """The side tasks: what their rows ask, and that splits share no word."""
 
+from typing import Any, cast
+
 import pytest
 
+from distillknob.eval.generation import Generated
 from distillknob.rewards.tasks import LAB_TASKS, TaskConfig, lab_task, load_task
 from distillknob.rewards.tasks.side import HELD_OUT, SIDE_TASKS, SideTask
+from distillknob.trainer import lab
 
 TASKS = [SideTask(name, lab_task(lab).symbols) for name in SIDE_TASKS for lab in LAB_TASKS]
 
@@ -49,3 +53,10 @@ def test_the_teacher_learns_them_beside_its_task() -> None:
     marks = [prompt[0] for prompt, _ in pairs]
     assert len(pairs) == 1000 and marks.count("=") == marks.count("*") == 40
     assert not any(prompt[0] in "=*" for prompt, _ in _texts(task, 0.35, Supervised(3), 1, "student"))
+
+
+def test_a_lab_teacher_is_judged_by_the_items_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = lab_task("chain")
+    gold = {row["prompt"]: f"#{row['gold']}" for row in task.rows("validation", 9999, 0)}
+    monkeypatch.setattr(lab, "generate", lambda *_, **__: [Generated(text, True, 1) for text in gold.values()])
+    assert lab._sampled_accuracy(task, cast(Any, None), cast(Any, None), 9999, 0) == 1.0
