@@ -106,12 +106,13 @@ def test_the_instruction_task_is_scored_by_a_reward_model() -> None:
     from dataclasses import replace
 
     from distillknob.rewards.tasks import TaskConfig
+    from distillknob.rewards.tasks.instruct import SYMBOLS
 
     study = replace(load_config(Study, ROOT / "configs" / "undistillable.yaml"), task=TaskConfig("instruct"))
     stages = {stage.name: stage for stage in StudyPlan(study, {}).stages}
     assert stages["lab/reward"].inputs == {"base": "lab/base"} and stages["teachers/eta+0-c0"].inputs["reward"] == "lab/reward"
     others = stages["teachers/orig/others/reverse/predictions.jsonl"].config.task
-    assert others.symbols == "abcde" and stages["teachers/orig"].config.task == "instruct"
+    assert others.symbols == SYMBOLS and stages["teachers/orig"].config.task == "instruct"
     with pytest.raises(ValueError, match="reward: the lab's reward model goes with task instruct"):
         replace(study, task=TaskConfig(), reward="lab")
 
