@@ -141,7 +141,7 @@ def test_what_changes_in_another_run_after_the_plan_is_run_here(
     first, study.run = study.run, tmp_path / "second"
     run_stages(stages, first, jobs=1, force_code_version="1")
     study.journal.write_text("")
-    whole, copy = (first / "a").read_bytes(), engine.adopt
+    whole, copy = (first / "a").read_bytes(), storage.adopt
 
     def changed(source: Path, run: Path, stage: str, marker: Any) -> bool:
         if stage == "a":

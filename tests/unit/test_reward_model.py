@@ -80,7 +80,9 @@ def test_a_folder_is_read_back_and_the_wrong_ones_are_refused(tmp_path: Path) ->
     save_model(reward_model(labels=2)[0], tokenizer, tmp_path / "two")
     with pytest.raises(UserError, match=r"reward_model: .*not a reward model with one output \(num_labels 2\)"):
         load_reward_model(str(tmp_path / "two"), "reward_model")
-    save_model(tiny_llama(tokenizer, width=16, layers=1, seed=0), tokenizer, tmp_path / "causal")
+    causal = tiny_llama(tokenizer, width=16, layers=1, seed=0)
+    causal.config.num_labels = 1
+    save_model(causal, tokenizer, tmp_path / "causal")
     with pytest.raises(UserError, match=r"weights are missing .*score"):
         load_reward_model(str(tmp_path / "causal"), "reward_model")
     with pytest.raises(UserError, match="no such folder"):
