@@ -76,4 +76,15 @@ def arguments(config: type, output: Path, **changes: Any) -> Any:
     return config(**(settings | changes))
 
 
+class StopAfter(TrainerCallback):  # type: ignore[misc]
+    """Ends a training as an interrupt does, right after the checkpoint of a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
 task_reward: Callable[..., Any] = TaskReward(TASK)

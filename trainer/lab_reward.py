@@ -22,7 +22,7 @@ from distillknob.rewards.tasks.instruct import Fault, InstructTask, faulty, pars
 from distillknob.trainer.checkpoints import last_checkpoint
 from distillknob.trainer.lab import LabReward, Made
 from distillknob.trainer.progress import show_progress
-from distillknob.trainer.supervised import cpu_arguments, save_model, timeless
+from distillknob.trainer.supervised import Supervised, save_model, timeless, trainer_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -103,23 +103,7 @@ def _train(
     from datasets import Dataset
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
-    decay_steps = settings.steps - int(0.6 * settings.steps)
-    args = TrainingArguments(
-        output_dir=str(work),
-        max_steps=settings.steps,
-        per_device_train_batch_size=_BATCH,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="warmup_stable_decay",
-        lr_scheduler_kwargs={"num_decay_steps": decay_steps, "min_lr_ratio": 0.01, "decay_type": "linear"},
-        save_steps=500,
-        save_total_limit=1,
-        logging_steps=50,
-        report_to=[],
-        disable_tqdm=True,  # our own bar shows less
-        seed=seed,
-        dataloader_pin_memory=False,
-        **cpu_arguments(),
-    )
+    args = TrainingArguments(**trainer_arguments(Supervised(settings.steps, _BATCH, settings.learning_rate), seed, work))
     rows = [{"input_ids": reward_ids(tokenizer, t.prompt, t.text), "labels": [float(t.fault is None)]} for t in texts]
     trainer = Trainer(
         model=model,

@@ -70,7 +70,7 @@ def train_on_pairs(
 
 
 def trainer_arguments(settings: Supervised, seed: int, work: Path) -> dict[str, Any]:
-    """The arguments that every student's trainer shares: schedule, batch, checkpoints in `work`, a log without other tools."""
+    """What all supervised and on-policy training shares: schedule, batch, checkpoints in `work`, a log without other tools."""
     decay_steps = settings.steps - int(0.6 * settings.steps)
     schedule: dict[str, Any] = (
         {

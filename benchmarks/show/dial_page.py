@@ -150,11 +150,10 @@ def _variants(figures: Figures) -> str:
 def _proxies(figures: Figures) -> str:
     rows = []
     for head in _heads(figures, "proxy .*"):
-        about = [name for name in figures if name.startswith(f"{head}: ")]
         names = [next(name for name in figures if name.startswith(f"{head}: {word}")) for word in ("correlation", "steps written")]
         said, truth = (name.rpartition(" ")[2] for name in names)
-        about = [_number(figures[name], 1, 2, "+") for name in names]
-        rows.append([head.removeprefix("proxy "), about[0], said, about[1], truth, "right" if said == truth else "**wrong**"])
+        values = [_number(figures[name], 1, 2, "+") for name in names]
+        rows.append([head.removeprefix("proxy "), values[0], said, values[1], truth, "right" if said == truth else "**wrong**"])
     table = _rows(["proxy", "correlation", "it says", "steps written, η = +0.5 less −0.5", "it is", ""], rows)
     side_b = [[name, _number(figure, 1, 2)] for name, figure in figures.items() if name.startswith("side B, proxy of")]
     return table + ("\n" + _rows(["side B's reward", "value"], side_b) if side_b else "")

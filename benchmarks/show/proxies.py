@@ -10,8 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from benchmarks.show.results import ROOT, Figure
-from benchmarks.show.runs import config_file, lab, run_own
-from distillknob.eval.predict import PredictConfig
+from benchmarks.show.runs import config_file, lab, predicted, run_own
 from distillknob.eval.statistics import Interval, mean_interval
 from distillknob.rewards.jsonl import read_json, read_jsonl
 from distillknob.rewards.seeds import derive_seed
@@ -22,7 +21,7 @@ from distillknob.trainer.calibrate import CalibrateConfig
 from distillknob.trainer.lab import LabProxy, Made
 
 LIST = ROOT / "benchmarks" / "show" / "proxies.yaml"
-STEPS, ITEMS, ROOT_SEED = 40, 1024, 1
+STEPS, ROOT_SEED = 40, 1
 WORDS = {1: "right", -1: "inverts", 0: "none"}
 
 
@@ -54,10 +53,10 @@ def proxies() -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     right = 0
     for proxy in listed:
-        predicted, truth = _predicted(run, proxy), _truth(run, proxy)
-        right += _sign(predicted) == _sign(truth)
+        said, truth = _correlation(run, proxy), _truth(run, proxy)
+        right += _sign(said) == _sign(truth)
         head = f"proxy {proxy['name']} (expected: {proxy['expected']})"
-        figures[f"{head}: correlation; says {WORDS[_sign(predicted)]}"] = _figure(predicted)
+        figures[f"{head}: correlation; says {WORDS[_sign(said)]}"] = _figure(said)
         figures[f"{head}: steps written, +0.5 less -0.5; is {WORDS[_sign(truth)]}"] = _figure(truth)
     figures["proxies of 12 on which the check is right"] = Figure(float(right), asked="≥ 10", holds=right >= 10)
     return figures | _side_b(shared, teachers["B"])
@@ -91,17 +90,11 @@ def _stages(proxy: dict[str, Any], shared: Path, teacher: Path) -> list[Stage]:
         config = CalibrateConfig(study.task, settings, eta, derive_seed(ROOT_SEED, "proxies"))
         target = f"{name}/eta{eta:+g}"
         stages.append(Stage(target, target, "distillknob.trainer.calibrate:calibrate", config, inputs, files))
-        stages.append(_predict(target, study))
+        stages.append(predicted(target, study, ROOT_SEED))
     return stages
 
 
-def _predict(target: str, study: Study) -> Stage:
-    path = f"{target}/predictions.jsonl"
-    config = PredictConfig(study.task, ITEMS, derive_seed(ROOT_SEED, "predict"))
-    return Stage(path, path, "distillknob.eval.predict:predict", config, {"model": target})
-
-
-def _predicted(run: Path, proxy: dict[str, Any]) -> Interval:
+def _correlation(run: Path, proxy: dict[str, Any]) -> Interval:
     found = read_json(run / proxy["name"].replace(" ", "-") / "eta+0.5" / "calibration.json")["proxy_check"]["correlation"]
     return Interval(found["value"], found["low"], found["high"], found["n"])
 
@@ -137,7 +130,10 @@ def _side_b(shared: Path, teacher: Path) -> dict[str, Figure]:
         config = CalibrateConfig(study.task, settings, 0.5, derive_seed(ROOT_SEED, "calibration", "0"))
         target = f"{name}/eta+0.5"
         sources = {"inputs": inputs, "files": {"teacher": teacher, **files}}
-        stages += [Stage(target, target, "distillknob.trainer.calibrate:calibrate", config, **sources), _predict(target, study)]
+        stages += [
+            Stage(target, target, "distillknob.trainer.calibrate:calibrate", config, **sources),
+            predicted(target, study, ROOT_SEED),
+        ]
     run = run_own(stages, "proxies-B")
     for name in ("80", "35"):
         check = read_json(run / name / "eta+0.5" / "calibration.json")["proxy_check"]

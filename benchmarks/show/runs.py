@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 from benchmarks.show.results import ROOT, Figure
+from distillknob.eval.predict import PredictConfig
+from distillknob.rewards.seeds import derive_seed
 from distillknob.scripts.study.config import Study
 from distillknob.scripts.study.engine import Stage, run_stages
 from distillknob.scripts.study.loading import load_config
@@ -20,6 +22,7 @@ from distillknob.scripts.study.storage import RunLock
 
 COMMAND = [str(Path(sys.executable).parent / "distillknob"), "run"]
 RUNS = Path(os.environ.get("RUNS", "runs")).resolve() / "show-dial"
+ITEMS = 1024  # of stages that are no study's
 CONFIG = {"A": "undistillable", "B": "distillable"}
 GKD = {"recipe": "gkd", "start": "seqkd", "teachers": "calibrated", "samples": 3840, "steps": 120, "learning_rate": 1e-3}
 Json = dict[str, Any]
@@ -74,6 +77,13 @@ def run_own(stages: list[Stage], name: str) -> Path:
     with RunLock(run):
         run_stages(stages, run, jobs=2)
     return run
+
+
+def predicted(target: str, study: Study, root: int) -> Stage:
+    """The stage in which the model of another stage of ours answers test items of the study's task."""
+    path = f"{target}/predictions.jsonl"
+    config = PredictConfig(study.task, ITEMS, derive_seed(root, "predict"))
+    return Stage(path, path, "distillknob.eval.predict:predict", config, {"model": target})
 
 
 def interval(value: Json) -> Figure:

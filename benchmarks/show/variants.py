@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.show.results import Figure
-from benchmarks.show.runs import config_file, lab, run_own
+from benchmarks.show.runs import config_file, lab, predicted, run_own
 from distillknob.eval.cells import read_predictions, right_of, share
-from distillknob.eval.predict import PredictConfig
 from distillknob.eval.statistics import mean_interval, wilson_interval
 from distillknob.rewards.jsonl import read_json
 from distillknob.rewards.seeds import derive_seed
@@ -20,7 +19,7 @@ from distillknob.scripts.study.loading import load_config
 from distillknob.trainer.calibrate import CalibrateConfig, Calibration
 from distillknob.trainer.distil import DistilConfig
 
-ROOT_SEED, STUDENTS, ITEMS = 1, 3, 1024
+ROOT_SEED, STUDENTS = 1, 3
 VARIANTS: list[dict[str, Any]] = [
     {"calibration": kind, "gate": gate, "floor": floor}
     for kind, gate, floor in product(("log_ratio", "proxy_only"), ("correct_only", "none"), (-2.0, None))
@@ -50,22 +49,19 @@ def _stages(side: str, variant: dict[str, Any], shared: Path, teacher: Path) -> 
     tuned = f"{name}/teacher"
     config = CalibrateConfig(study.task, settings, ETA[side], derive_seed(ROOT_SEED, "calibration", "0"))
     files = {"teacher": teacher, "proxy": shared / "lab" / "proxy"}
-    stages = [Stage(tuned, tuned, "distillknob.trainer.calibrate:calibrate", config, files=files), _predict(tuned, study)]
+    stages = [
+        Stage(tuned, tuned, "distillknob.trainer.calibrate:calibrate", config, files=files),
+        predicted(tuned, study, ROOT_SEED),
+    ]
     for seed in range(STUDENTS):
         target = f"{name}/students/{seed}"
         recipe = DistilConfig(study.task, study.recipes[0], derive_seed(ROOT_SEED, "distil", seed))
         base = {"student": shared / "students" / "none" / "lab-base" / str(seed)}
         stages += [
             Stage(target, target, "distillknob.trainer.distil:distil", recipe, {"teacher": tuned}, base),
-            _predict(target, study),
+            predicted(target, study, ROOT_SEED),
         ]
     return stages
-
-
-def _predict(target: str, study: Study) -> Stage:
-    path = f"{target}/predictions.jsonl"
-    config = PredictConfig(study.task, ITEMS, derive_seed(ROOT_SEED, "predict"))
-    return Stage(path, path, "distillknob.eval.predict:predict", config, {"model": target})
 
 
 def _figures(run: Path, side: str, variant: dict[str, Any]) -> dict[str, Figure]:

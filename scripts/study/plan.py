@@ -43,10 +43,7 @@ class StudyPlan:
         calibrated = [Teacher(f"eta{eta:+g}-c{c}", eta, c) for c in range(study.calibration_seeds) for eta in study.etas]
         self._make("base", "lab/base", study.teacher, study.lab.base)
         self._make("proxy", "lab/proxy", study.proxy, study.lab.proxy)
-        if study.reward_model == "lab":
-            made = Made(study.lab.reward, derive_seed(study.seed, "reward", 0), "instruct")
-            name = "lab/reward"
-            self.stages.append(Stage(name, name, "distillknob.trainer.lab_reward:make_reward", made, {"base": "lab/base"}))
+        self._make("reward", "lab/reward", study.reward_model, study.lab.reward, {"base": "lab/base"}, module="lab_reward")
         self._make("teacher", "teachers/orig", study.teacher, study.lab.teacher, {"base": "lab/base"})
         bases = range(study.student_seeds if study.student == "lab" else 1)
         for seed in bases:
@@ -74,17 +71,14 @@ class StudyPlan:
         if recipe is None:
             return
         if control == "no_reasoning":
-            answers = recipe.on_answers
-            self._fine_tune(NO_REASONING, answers)
+            self._fine_tune(NO_REASONING, recipe.on_answers)
             self._teacher_cell(NO_REASONING)
             self._students(NO_REASONING.tid, NO_REASONING, recipe)
         elif control == "answer_only":
-            answers = recipe.on_answers
-            if not any(other.label == answers.label for other in self.study.recipes):
-                self._students("gold", None, answers)
+            if not any(other.label == recipe.on_answers.label for other in self.study.recipes):
+                self._students("gold", None, recipe.on_answers)
         elif control == "length_matched":
-            if tuned is not None:
-                self._students("orig", ORIGINAL, replace(recipe, candidates=CANDIDATES, select="length"), reference=tuned)
+            self._students("orig", ORIGINAL, replace(recipe, candidates=CANDIDATES, select="length"), reference=tuned)
         else:
             changes: dict[Control, dict[str, Any]] = {
                 "greedy": {"temperature": 0.0},
@@ -108,12 +102,20 @@ class StudyPlan:
         return f"students/none/{self.study.student_name}-base/{seed}"
 
     def _make(
-        self, role: str, target: str, path: str, settings: Any, inputs: Mapping[str, str] = MappingProxyType({}), seed: int = 0
+        self,
+        role: str,
+        target: str,
+        path: str | None,
+        settings: Any,
+        inputs: Mapping[str, str] = MappingProxyType({}),
+        seed: int = 0,
+        module: str = "lab",
     ) -> None:
+        """The stage that makes a model of the lab; none where the role's model is another one."""
         task = self.study.task.name
         if path == "lab" and task in LAB_TASKS:
             made = Made(settings, derive_seed(self.study.seed, role, seed), task)
-            self.stages.append(Stage(target, target, f"distillknob.trainer.lab:make_{role}", made, inputs))
+            self.stages.append(Stage(target, target, f"distillknob.trainer.{module}:make_{role}", made, inputs))
 
     def _external(self, role: str, stage: str) -> dict[str, dict[str, Any]]:
         """The `inputs` or `files` of a stage that reads the model of a role."""

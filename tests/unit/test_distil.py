@@ -102,7 +102,7 @@ def test_a_cut_off_training_continues_to_the_same_weights(tmp_path: Path) -> Non
     # cut off after step 3: the state of a run whose later checkpoint was not finished
     first = Supervised(steps=6, batch_size=4, save_every=3)
     model, tokenizer = tiny.teacher()
-    monkey = _StopAfter(3)
+    monkey = tiny.StopAfter(3)
     with pytest.raises(KeyboardInterrupt):
         train_on_pairs(model, tokenizer, pairs, first, seed=1, work=tmp_path / "b", callbacks=[monkey])
     (tmp_path / "b" / "checkpoint-5").mkdir()  # begun, not finished: to be ignored
@@ -153,17 +153,6 @@ def test_labels_tell_recipes_apart() -> None:
     assert [r.label for r in recipes] == ["seqkd-t1", "seqkd-t1-right", "gkd", "gkd-b0.5", "gkd-lora"]
 
 
-class _StopAfter(tiny.TrainerCallback):  # type: ignore[misc]
-    """Ends a training as an interrupt does, right after the checkpoint of a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
-
-
 def test_one_of_several_samples_is_chosen_as_the_recipe_says(tmp_path: Path) -> None:
     from distillknob.eval.proxy_check import SampledBy
 
@@ -189,5 +178,25 @@ def test_one_of_several_samples_is_chosen_as_the_recipe_says(tmp_path: Path) -> 
         group = range(4 * i, 4 * i + 4)
         finished = [j for j in group if every[j].finished] or list(group)
         assert row["text"] == every[max(finished, key=lambda j: sum(logps[j]))].text
-    chosen = texts(candidates=4, select="length")
-    assert not any(row["kept"] for row in chosen if not row["correct"])  # only right texts are rewrites
+
+
+def test_of_several_samples_the_right_one_nearest_in_length_is_taken(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(prompt: str, states: int, right: bool = True) -> str:
+        steps = zip("abcd", tiny.parse(prompt).steps, tiny.parse(prompt).states, range(4), strict=True)
+        text = "".join(f"{label}{op}{n}={state if i < states else ''}" for label, (op, n), state, i in steps)
+        return f"{text}#{(tiny.parse(prompt).states[-1] + (not right)) % 5}"
+
+    def fake(model: Any, tokenizer: Any, prompts: list[str], **_: Any) -> list[Generated]:
+        if len(prompts) == 2:  # the reference shows two states
+            return [Generated(shown(prompt, 2), True, 9) for prompt in prompts]
+        group = [(4, True), (2, False), (3, True), (0, True)]  # as long as the reference's: a wrong one; then one of three states
+        written = [Generated(shown(prompt, *group[i % 4]), True, 9) for i, prompt in enumerate(prompts)]
+        return [*written[:4], *(Generated(shown(prompt, 2), False, 9) for prompt in prompts[4:])]  # all cut off for the second
+
+    monkeypatch.setattr("distillknob.eval.generation.generate", fake)
+    recipe = Recipe(samples=2, candidates=4, select="length")
+    first, second = texts_to_learn(DistilConfig(TaskConfig(), recipe, 1), {**folders, "reference": folders["teacher"]})
+    assert (first["text"], first["kept"]) == (shown(first["prompt"], 3), True)
+    assert second["kept"] is False

@@ -132,7 +132,7 @@ def test_a_cut_off_training_continues_to_the_same_weights(tmp_path: Path) -> Non
     def run(work: Path, stop: int | None = None) -> torch.Tensor:
         student, tokenizer = tiny.teacher(3, 16)
         settings = Supervised(steps=6, batch_size=3, save_every=3)  # the fourth step begins another round over four prompts
-        callbacks = [] if stop is None else [_StopAfter(stop)]
+        callbacks = [] if stop is None else [tiny.StopAfter(stop)]
         trained, _ = train_on_policy(
             student,
             tokenizer,
@@ -229,14 +229,3 @@ def test_other_tokenizers_are_refused_before_a_weight_is_loaded(tmp_path: Path, 
     with pytest.raises(UserError, match="encode a prompt differently"):
         check_same_tokenizer(tmp_path / "template", tmp_path / "teacher", turn, "gkd")
     check_same_tokenizer(tmp_path / "template", tmp_path / "teacher", "3?", "gkd")
-
-
-class _StopAfter(tiny.TrainerCallback):  # type: ignore[misc]
-    """Ends a training as an interrupt does, right after the checkpoint of a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
