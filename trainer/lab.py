@@ -54,7 +54,7 @@ class LabBase:
 
     width: int = said(64, "hidden size, a multiple of 16 (heads of 16)")
     layers: int = said(3, "layers of the model")
-    steps: int = said(3700, "updates")
+    steps: int = said(4600, "updates")
     written: float = said(0.35, "share of steps written in its training texts, 0 to 1")
     side: float = said(0.04, "share of training rows from each of the two side tasks, 0 to 0.1")
 
