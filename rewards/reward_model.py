@@ -1,8 +1,8 @@
 """A sequence-classification model as a reward function (method §2): the probability that a completion is good.
 
 The model reads a prompt and a completion as the models that write them do (`rewards/rendering.py`), then its end token, and gives
-one logit; the reward is its sigmoid, rounded to one decimal (ours). Rewards are z-scored in a group: without rounding, the noise
-between completions that are all good would be blown up to the size of the dial.
+one logit; the reward is its sigmoid, rounded (ours). Rewards are z-scored in a group: without rounding, the noise between
+completions that are all good would be blown up to the size of the dial, so the default is a verdict of 0 or 1 (docs/LOG.md).
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from distillknob.rewards.tasks.base import completion_text
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-DECIMALS = 1
-
 
 class ModelReward:
     """A reward model in TRL's signature, `f(prompts, completions, **columns) -> list[float | None]`."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch_size: int = 64) -> None:
-        self.model, self.tokenizer, self.batch_size = model.eval(), tokenizer, batch_size
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, decimals: int | None = 0, batch_size: int = 64
+    ) -> None:
+        self.model, self.tokenizer, self.decimals, self.batch_size = model.eval(), tokenizer, decimals, batch_size
         self.__name__ = "reward_model"
 
     def __call__(self, prompts: Sequence[Prompt], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """One reward in [0, 1] a completion; None for an empty one and for one that does not fit into the model's positions."""
         texts = [completion_text(completion) for completion in completions]
-        return [None if p is None else round(p, DECIMALS) for p in self.probabilities(prompts, texts)]
+        given = self.probabilities(prompts, texts)
+        return given if self.decimals is None else [None if p is None else round(p, self.decimals) for p in given]
 
     def probabilities(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float | None]:
         """P(good) of each text, not rounded."""
@@ -79,7 +80,7 @@ def check_reward_model(folder: Path, key: str) -> None:
         )
 
 
-def load_reward_model(path: str, key: str) -> ModelReward:
+def load_reward_model(path: str, key: str, decimals: int | None = 0) -> ModelReward:
     """The reward model of a folder or hub name, on the GPU where there is one; `key` names the setting that it comes from.
 
     Only safetensors and no code of the model's own. UserError where it is no sequence-classification model with one output, or
@@ -97,7 +98,7 @@ def load_reward_model(path: str, key: str) -> ModelReward:
     config = model.config.get_text_config()
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
-    reward = ModelReward(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
+    reward = ModelReward(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, decimals)
     if not all(p is not None and math.isfinite(p) for p in reward.probabilities([""], ["."])):
         raise UserError(f"{key}: {path}: gives scores that are not finite: its weights are broken")
     return reward

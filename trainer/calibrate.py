@@ -48,6 +48,10 @@ class Calibration:
         "correct_only", "correct_only: calibration reward among right completions; none: among all"
     )
     gate_at: float = said(0.9, "task reward, 0 to 1, from which a completion counts as right for the gate")
+    reward_decimals: int | None = said(
+        0,
+        "decimals that a reward model's reward of 0 to 1 is rounded to, so that groups don't blow up its noise (null: not rounded)",
+    )
     floor: float | None = said(-2.0, "nats a byte, below 0: no proxy token counts for less (null: no floor)")
     end_token: Literal["both", "none"] = said("both", "both: the end token is scored on both sides; none: on neither")
     direction: Literal["distillable", "undistillable"] | None = said(
@@ -90,6 +94,8 @@ class Calibration:
             raise ValueError("beta: must be 0 or above")
         if self.beta == 0 and self.kl_ceiling is not None:
             raise ValueError("kl_ceiling: with beta 0 no KL is measured: set kl_ceiling: null")
+        if self.reward_decimals is not None and self.reward_decimals < 0:
+            raise ValueError("reward_decimals: must be 0 or above, or null")
         if not 0 < self.gate_at <= 1:
             raise ValueError("gate_at: must be above 0 and at most 1, the largest task reward")
         if self.floor is not None and self.floor >= 0:
@@ -148,7 +154,8 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     held_out = task.rows("validation", settings.validation_items, 0)
     tokenizer, model = load_tokenizer(inputs["teacher"]), load_model(inputs["teacher"], settings.dtype)
     check_lengths(tokenizer, [row["prompt"] for row in rows], config.task.longest, positions_of(model))
-    reward = load_reward_model(str(inputs["reward"]), "reward") if "reward" in inputs else TaskReward(task)
+    judge = inputs.get("reward")
+    reward = TaskReward(task) if judge is None else load_reward_model(str(judge), "reward", settings.reward_decimals)
     trainer = CalibrationTrainer(
         model,
         reward,

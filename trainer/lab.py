@@ -84,8 +84,8 @@ class LabProxy:
 
     width: int = said(48, "hidden size, a multiple of 16 (heads of 16)")
     layers: int = said(2, "layers of the model")
-    steps: int = said(900, "updates")
-    problems: int = said(2000, "different worked problems that it learns from")
+    steps: int | None = said(None, "updates (null: as many as the task needs)")
+    problems: int | None = said(None, "different worked problems that it learns from (null: as many as the task needs)")
     written: float = said(0.8, "share of states written in them, 0 to 1")
     learning_rate: float = said(3e-3, "step size, held for 60 % of the steps, then falling to 1 %")
 
@@ -108,17 +108,18 @@ class LabStudent:
 
 @dataclass(frozen=True)
 class LabReward:
-    """The reward model of the task `instruct`. Half of each batch is right and half faulty, on the average; the share of words
-    shown is drawn evenly for each text."""
+    """The reward model of the task `instruct`. Half of its texts are right and half have one fault; the share of words shown is
+    drawn evenly for each text."""
 
-    steps: int = said(1500, "updates of 64 texts")
+    layers: int = said(2, "fresh layers above the base's")
+    steps: int = said(2000, "updates of 32 texts")
     learning_rate: float = said(1e-3, "step size, held for 60 % of the steps, then falling to 1 %")
-    required: float = said(0.95, "share of validation texts told rightly below which it is refused, 0 to 1")
+    required: float = said(0.93, "share of validation texts told rightly below which it is refused, 0 to 1")
     validation_items: int = said(1024, "instructions that this is taken on, with one right and one faulty response each")
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.validation_items) < 1 or self.learning_rate <= 0:
-            raise ValueError("steps, validation_items and learning_rate: must be above 0")
+        if min(self.layers, self.steps, self.validation_items) < 1 or self.learning_rate <= 0:
+            raise ValueError("layers, steps, validation_items and learning_rate: must be above 0")
         if not 0 <= self.required <= 1:
             raise ValueError("required: must be a share from 0 to 1")
 
@@ -180,8 +181,9 @@ def make_proxy(config: Made[LabProxy], inputs: Mapping[str, Path], output: Path,
     settings, task = config.settings, lab_task(config.task)
     tokenizer = character_tokenizer(task.alphabet)
     model = tiny_llama(tokenizer, width=settings.width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
-    batch = Supervised(settings.steps, learning_rate=settings.learning_rate)
-    pairs = _texts(task, settings.written, batch, config.seed, "proxy", problems=settings.problems)
+    batch = Supervised(settings.steps or task.proxy_steps, learning_rate=settings.learning_rate)
+    problems = settings.problems or task.proxy_problems
+    pairs = _texts(task, settings.written, batch, config.seed, "proxy", problems=problems)
     _train_and_save(model, tokenizer, pairs, batch, config.seed, output, work)
 
 

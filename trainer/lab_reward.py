@@ -1,11 +1,13 @@
 """The lab's reward model: a classifier that tells right responses of the instruction task from faulty ones (method §7, ours).
 
-It starts from the body of the lab teacher's base with a fresh one-output head, as reward models start from the model that they
-are to judge, and learns from right responses of every style and as many with one fault. It can err: accuracy is judged by rule.
+It starts from the layers of the lab teacher's base with fresh ones above them, as reward models start from the model that they are
+to judge, and learns from right responses of every style and as many with one fault (`trainer/verifier.py` says how). It can err:
+accuracy is judged by rule.
 """
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_jsonl
 from distillknob.rewards.models import load_model, load_tokenizer
+from distillknob.rewards.rendering import encode_prompt
 from distillknob.rewards.reward_model import ModelReward, reward_ids
 from distillknob.rewards.seeds import derive_seed
 from distillknob.rewards.tasks.base import Split
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _TASK = InstructTask()
-_BATCH = 64
+_BATCH = 32
+_NOISE = 0.6
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,10 @@ class Judged:
 def make_reward(config: Made[LabReward], inputs: Mapping[str, Path], output: Path, work: Path) -> None:
     """Stage: trains the reward model from the body of `inputs["base"]`; a UserError where it doesn't tell enough texts."""
     settings, tokenizer = config.settings, load_tokenizer(inputs["base"])
-    model = _classifier(inputs["base"], tokenizer, derive_seed(config.seed, "init"))
     texts = judged("train", settings.steps * _BATCH // 2, derive_seed(config.seed, "texts"))
-    log = _train(model, tokenizer, texts, settings, derive_seed(config.seed, "order"), work)
-    found = told(
-        ModelReward(model, tokenizer), judged("validation", settings.validation_items, derive_seed(config.seed, "validation"))
-    )
+    model, log = _train(load_model(inputs["base"]), tokenizer, texts, settings, config.seed, work)
+    held_out = judged("validation", settings.validation_items, derive_seed(config.seed, "validation"))
+    found = told(ModelReward(model, tokenizer), held_out)
     if found["all"] < settings.required:
         raise UserError(
             f"lab reward model: {found['all']:.3f} of the validation texts told rightly after {settings.steps} steps, "
@@ -83,35 +85,53 @@ def told(reward: ModelReward, texts: list[Judged]) -> dict[str, float]:
     return {name: sum(group) / len(group) for name, group in groups.items()}
 
 
-def _classifier(base: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """The body of a causal model with one fresh output."""
-    from transformers import AutoModelForSequenceClassification, set_seed
-
-    body = load_model(base)
-    set_seed(seed)
-    body.config.num_labels = 1
-    body.config.problem_type = "multi_label_classification"  # so transformers takes binary cross-entropy, not a regression
-    body.config.pad_token_id = tokenizer.pad_token_id
-    model = AutoModelForSequenceClassification.from_config(body.config)
-    model.base_model.load_state_dict(body.base_model.state_dict())
-    return model
-
-
 def _train(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[Judged], settings: LabReward, seed: int, work: Path
-) -> list[dict[str, Any]]:
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[Judged], settings: LabReward, seed: int, work: Path
+) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
     from datasets import Dataset
-    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+    from transformers import (
+        AutoModelForSequenceClassification,
+        DataCollatorForTokenClassification,
+        Trainer,
+        TrainingArguments,
+        set_seed,
+    )
 
-    args = TrainingArguments(**trainer_arguments(Supervised(settings.steps, _BATCH, settings.learning_rate), seed, work))
-    rows = [{"input_ids": reward_ids(tokenizer, t.prompt, t.text), "labels": [float(t.fault is None)]} for t in texts]
+    from distillknob.trainer.verifier import Lesson
+
+    set_seed(derive_seed(seed, "init"))
+    config = copy.deepcopy(base.config)
+    config.num_hidden_layers += settings.layers
+    config.num_labels = 1
+    model = AutoModelForSequenceClassification.from_config(config)
+    model.base_model.load_state_dict(base.base_model.state_dict(), strict=False)  # the fresh layers have no counterpart
+    batch = Supervised(settings.steps, _BATCH, settings.learning_rate)
+    args = TrainingArguments(
+        **trainer_arguments(batch, derive_seed(seed, "order"), work),
+        warmup_steps=min(50, settings.steps // 10),
+        remove_unused_columns=False,
+    )
     trainer = Trainer(
-        model=model,
+        model=Lesson(model, base),
         args=args,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=Dataset.from_list(_rows(tokenizer, texts, derive_seed(seed, "noise"))),
+        data_collator=DataCollatorForTokenClassification(tokenizer),
     )
     show_progress(trainer, ("loss",))
     trainer.train(resume_from_checkpoint=last_checkpoint(work))
-    return timeless(trainer.state.log_history)
+    return model, timeless(trainer.state.log_history)
+
+
+def _rows(tokenizer: PreTrainedTokenizerBase, texts: list[Judged], seed: int) -> list[dict[str, Any]]:
+    """What `Lesson` reads. In every second text a share of the tokens, from 0 to `_NOISE`, is replaced by others of the same text:
+    the more tokens are wrong, the sooner it learns to tell them."""
+    rng, rows = random.Random(seed), []
+    for text in texts:
+        ids = reward_ids(tokenizer, text.prompt, text.text)
+        start = len(encode_prompt(tokenizer, text.prompt))
+        tail, share = ids[start:-1], _NOISE * max(0.0, rng.uniform(-1, 1))
+        noisy = [rng.choice(tail) if rng.random() < share else token for token in tail]
+        labels = [-100] * start + [1] * len(tail) + [-100]
+        good = int(text.fault is None and noisy == tail)
+        rows.append({"input_ids": [*ids[:start], *noisy, ids[-1]], "labels": labels, "good": good})
+    return rows

@@ -14,7 +14,6 @@ from typing import Any
 
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import read_json, write_json
-from distillknob.scripts.study.storage import code_version
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,10 +38,17 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run_parts(name: str, parts: Mapping[str, Part], chosen: str | None, totals: Totals | None = None) -> int:
+def run_parts(
+    name: str,
+    parts: Mapping[str, Part],
+    chosen: str | None,
+    totals: Totals | None = None,
+    unreached: Mapping[str, tuple[str, ...]] | None = None,
+) -> int:
     """Runs the chosen part, or all whose code has changed since, writes the result file and prints it; the exit status.
 
-    `totals`: figures from those of all parts, once all are there. 0 for a part where its own figures hold, for the whole only
+    `totals`: figures from those of all parts, once all are there. `unreached`: for a part, the starts of the paths of files that it
+    can't reach, whose changes leave its figures as they are. 0 for a part where its own figures hold, for the whole only
     where all parts are there and hold.
     """
     if chosen is not None and chosen not in parts:
@@ -55,7 +61,7 @@ def run_parts(name: str, parts: Mapping[str, Part], chosen: str | None, totals: 
         print(f"{path}: damaged ({error}); take it back from git, or remove it to run every part again")
         return 2
     for part in [chosen] if chosen else parts:
-        fingerprint = hashlib.sha256(f"{part} {code_version()} {_files_version()}".encode()).hexdigest()
+        fingerprint = hashlib.sha256(f"{part} {_files_version((unreached or {}).get(part, ()))}".encode()).hexdigest()
         if stored.get(part, {}).get("fingerprint") == fingerprint:
             print(f"{part}: kept, nothing that it depends on has changed")
             continue
@@ -120,13 +126,15 @@ def _commit() -> str:
     return git("rev-parse", "HEAD") + ("-dirty" if dirty else "")
 
 
-def _files_version() -> str:
-    """Hash of everything that a part may depend on outside the packages: commands, configs, tests, pins."""
+FILES = ("rewards", "eval", "trainer", "scripts", "configs", "tests", "benchmarks", "constraints.txt", "pyproject.toml", "Makefile")
+
+
+def _files_version(unreached: tuple[str, ...]) -> str:
+    """Hash of everything that a part may depend on: packages, commands, configs, tests, pins."""
     digest = hashlib.sha256()
-    for name in git("ls-files", "scripts", "configs", "tests", "benchmarks", "constraints.txt", "pyproject.toml", "Makefile").split(
-        "\n"
-    ):
-        digest.update(name.encode() + (ROOT / name).read_bytes())
+    for name in git("ls-files", *FILES).split("\n"):
+        if not name.startswith(unreached):
+            digest.update(name.encode() + (ROOT / name).read_bytes())
     return digest.hexdigest()
 
 

@@ -37,9 +37,11 @@ def study(side: str, root: int, task: str = "chain", *, gkd: bool = False, flags
     """Runs one side of the dial with a root seed, B with what A has made; its summary, None where the lab refused its teacher."""
     run = folder(side, root, task)
     words = [*COMMAND, str(config_file(side)), "--output", str(run), "--seed", str(root), "--task.name", task, *flags]
+    recipes = yaml.safe_load(config_file("A").read_text(encoding="utf-8"))["recipes"]
     if gkd:
-        recipes = yaml.safe_load(config_file(side).read_text(encoding="utf-8"))["recipes"]
-        words += ["--recipes", json.dumps([*recipes, GKD])]
+        recipes.append(GKD)
+    if gkd or task != "chain":  # the other tasks are harder: both sides' students learn as long as side A's
+        words += ["--recipes", json.dumps(recipes)]
     made = folder("A", root, task)
     if side == "B" and (made / ".stages").is_dir():
         words += ["--reuse", str(made)]

@@ -88,6 +88,16 @@ class LabTask(Task, Protocol):
         """Enough for the longest worked completion, its end token and a small margin, one token a character."""
         ...
 
+    @property
+    def proxy_steps(self) -> int:
+        """Updates after which a proxy knows the task where every step is written, and not where steps are left out."""
+        ...
+
+    @property
+    def proxy_problems(self) -> int:
+        """Different worked problems that it needs for this."""
+        ...
+
     def worked(self, row: Row, written: float, rng: random.Random) -> str:
         """A right completion that writes each step with probability `written`, and always after one that was left out."""
         ...

@@ -83,6 +83,8 @@ class ChainTask:
     unit: str = UNIT
     symbols: str = "01234"
     max_new_tokens: int = 26
+    proxy_steps: int = 900
+    proxy_problems: int = 2000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """Rows of a split; `test` and `validation` are two fixed sets of 4,096 problems, `train` is drawn from all others."""

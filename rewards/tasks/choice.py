@@ -1,10 +1,10 @@
 """Multiple choice with a rationale (ours): the answer follows from facts that a teacher may state or leave out.
 
-The world is a table, the same for ever: each of 10 relations `q` … `z` takes each of 6 entities `a` … `f` to an entity, no two to
-the same one (so no answer is likelier than another). A prompt `ctzqw?aAdBeCbD` starts at `c`, follows four different relations
-from left to right, and offers four entities with their letters. A completion `t=fz=q=bw=e#eC` repeats each relation; after its `=`
-the fact's result is stated or left out (in training texts never two left out in a row), and `#` gives the option, whose letter
-counts.
+The world is a table, the same for ever: each of 11 relations `p` … `z` takes each of 5 entities `a` … `e` to an entity, no two to
+the same one (so no answer is likelier than another). A prompt `ctzqw?AWDXEYBZ` starts at `c`, follows four different relations
+from left to right, and offers four entities, in capitals, with their letters. A completion `t=az=q=bw=e#EY` repeats each relation;
+after its `=` the fact's result is stated or left out (in training texts never two left out in a row), and `#` gives the option,
+whose letter counts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import Literal
 
 from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
 
-ENTITIES = "abcdef"
-RELATIONS = "qrstuvwxyz"
-LETTERS = "ABCD"
+ENTITIES = "abcde"
+OFFERED = ENTITIES.upper()  # an entity as an option, so that it is found among the options and not among the facts stated
+RELATIONS = "pqrstuvwxyz"
+LETTERS = "WXYZ"
 HOPS = 4
 FORMS = 2 * len(LETTERS)  # each question twice with each letter right, the other options drawn anew
-ALPHABET = ENTITIES + RELATIONS + LETTERS + "=*#?"
-UNIT = f"[{ENTITIES}][{LETTERS}]|."  # what a token of the lab's BPE may hold at most: one option
+ALPHABET = ENTITIES + OFFERED + RELATIONS + LETTERS + "=*#?"
+UNIT = f"[{OFFERED}][{LETTERS}]|."  # what a token of the lab's BPE may hold at most: one option
 _STEP = re.compile(f"([{RELATIONS}])=([{ENTITIES}]?)")
-_TRACE = re.compile(f"(?:[{RELATIONS}]=[{ENTITIES}]?)*#([{ENTITIES}])[{LETTERS}]")
-_ANSWER = re.compile(rf"#[{ENTITIES}]([{LETTERS}])\s*\Z")
+_TRACE = re.compile(f"(?:[{RELATIONS}]=[{ENTITIES}]?)*#([{OFFERED}])[{LETTERS}]")
+_ANSWER = re.compile(rf"#[{OFFERED}]([{LETTERS}])\s*\Z")
 _world = random.Random("a small world")
 FACTS = {relation: dict(zip(ENTITIES, _world.sample(ENTITIES, len(ENTITIES)), strict=True)) for relation in RELATIONS}
 
@@ -43,7 +44,7 @@ _SPLITS = Splits("choice", QUESTIONS, "multiple choice", forms=FORMS)
 
 @dataclass(frozen=True)
 class Question:
-    """A start entity, the relations to follow, and the entities on offer, the one under `A` first."""
+    """A start entity, the relations to follow, and the entities on offer, the one under `W` first."""
 
     start: str
     relations: str
@@ -52,7 +53,7 @@ class Question:
     @property
     def prompt(self) -> str:
         """The question as the model reads it."""
-        return f"{self.start}{self.relations}?" + "".join(map("".join, zip(self.options, LETTERS, strict=True)))
+        return f"{self.start}{self.relations}?" + "".join(map("".join, zip(self.options.upper(), LETTERS, strict=True)))
 
     @property
     def results(self) -> str:
@@ -73,7 +74,7 @@ def _follow(start: str, relations: str) -> str:
 
 
 def question(number: int) -> Question:
-    """Form `number` % 8 of question `number` // 8 of the 30,240 that there are."""
+    """Form `number` % 8 of question `number` // 8 of the 39,600 that there are."""
     rng = random.Random(f"options {number}")
     index, form = divmod(number, FORMS)
     index, first = divmod(index, len(ENTITIES))
@@ -90,7 +91,7 @@ def question(number: int) -> Question:
 def parse(prompt: str) -> Question:
     """The question that a prompt states."""
     head, options = prompt.split("?")
-    return Question(head[0], head[1:], options[::2])
+    return Question(head[0], head[1:], options[::2].lower())
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class ChoiceTask:
     unit: str = UNIT
     symbols: str = ENTITIES
     max_new_tokens: int = 3 * HOPS + 7
+    proxy_steps: int = 1800
+    proxy_problems: int = 8000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """Rows of a split; `test` and `validation` are two fixed sets of 4,096 questions, `train` is drawn from all others."""
@@ -135,7 +138,7 @@ class ChoiceTask:
         item = parse(row["prompt"])
         steps = zip(item.relations, item.results, shown(HOPS, written, rng), strict=True)
         stated = "".join(f"{relation}={result if mark else ''}" for relation, result, mark in steps)
-        return f"{stated}#{item.results[-1]}{item.letter}"
+        return f"{stated}#{item.results[-1].upper()}{item.letter}"
 
     def gold_text(self, row: Row) -> str:
         """The rationale with every fact stated."""
@@ -143,4 +146,4 @@ class ChoiceTask:
 
     def answer_text(self, row: Row) -> str:
         """The option without any rationale."""
-        return f"#{parse(row['prompt']).results[-1]}{row['gold']}"
+        return f"#{parse(row['prompt']).results[-1].upper()}{row['gold']}"

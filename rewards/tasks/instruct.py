@@ -16,10 +16,10 @@ from typing import Literal
 
 from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
 
-SYMBOLS = "abcdefg"
+SYMBOLS = "abcdefgh"
 LENGTH = 3
 STEPS = 4
-# R: rotate left by n places; S: swap place n and the next; V: reverse; U: each letter one further, `a` after `g`
+# R: rotate left by n places; S: swap place n and the next; V: reverse; U: each letter one further, `a` after `h`
 OPERATIONS = ("R1", "R2", "S1", "S2", "V0", "U1")
 ALPHABET = SYMBOLS + "RSVU" + "012" + ":=*#?"
 UNIT = r"[RSVU][0-2]|."  # what a token of the lab's BPE may hold at most: one operation
@@ -159,6 +159,8 @@ class InstructTask:
     unit: str = UNIT
     symbols: str = SYMBOLS
     max_new_tokens: int = (LENGTH + 3) * STEPS + LENGTH + 5
+    proxy_steps: int = 1800
+    proxy_problems: int = 8000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """Rows of a split; `test` and `validation` are two fixed sets of 4,096 instructions, `train` is drawn from all others."""

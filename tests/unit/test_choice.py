@@ -23,7 +23,7 @@ from distillknob.rewards.tasks.choice import (
 )
 
 TASK, STEPS = ChoiceTask(), ChoiceTask("steps")
-HOSTILE = ["", "#", "#aA#", "#aE", "#A", "#aA\x00", "\ud800#aAx", "<b>#aA</b>", "=" * 10_000, "q=a" * 2_000, "#aA\n#", "#aΑ"]
+HOSTILE = ["", "#", "#AW#", "#AE", "#W", "#AW\x00", "\ud800#AWx", "<b>#AW</b>", "=" * 10_000, "q=a" * 2_000, "#AW\n#", "#AΑ"]
 
 
 def fact(entity: str, relations: str) -> str:
@@ -34,12 +34,12 @@ def fact(entity: str, relations: str) -> str:
 
 
 def row_and_steps() -> tuple[dict[str, str], list[str], str, str]:
-    """A fixed question, its steps as they are written in full, its option (of letter B), and another one (of letter C)."""
+    """A fixed question, its steps as they are written in full, its option (of letter X), and another one (of letter Y)."""
     results = [fact("a", "qrst"[: i + 1]) for i in range(HOPS)]
     others = [entity for entity in ENTITIES if entity != results[-1]][:3]
     item = Question("a", "qrst", others[0] + results[-1] + others[1] + others[2])
     steps = [f"{relation}={entity}" for relation, entity in zip("qrst", results, strict=True)]
-    return {"prompt": item.prompt, "gold": "B"}, steps, results[-1] + "B", others[1] + "C"
+    return {"prompt": item.prompt, "gold": "X"}, steps, results[-1].upper() + "X", others[1].upper() + "Y"
 
 
 def test_splits_are_disjoint_and_fixed() -> None:
@@ -59,7 +59,7 @@ def test_questions_are_read_back_and_follow_the_table() -> None:
         item = question(index)
         assert item == question(index) == parse(item.prompt)
         assert len(set(item.relations)) == HOPS and len(set(item.options)) == 4
-        assert item.options["ABCD".index(item.letter)] == fact(item.start, item.relations)
+        assert item.options["WXYZ".index(item.letter)] == fact(item.start, item.relations)
     assert all(sorted(FACTS[relation].values()) == list(ENTITIES) for relation in RELATIONS)
 
 
@@ -68,7 +68,7 @@ def test_letters_and_answers_are_uniform() -> None:
     letters = Counter(row["gold"] for row in rows)
     entities = Counter(parse(row["prompt"]).results[-1] for row in rows)
     assert all(count / HELD_OUT == pytest.approx(1 / 4, abs=0.025) for count in letters.values())
-    assert all(entities[entity] / HELD_OUT == pytest.approx(1 / 6, abs=0.025) for entity in ENTITIES)
+    assert all(entities[entity] / HELD_OUT == pytest.approx(1 / 5, abs=0.025) for entity in ENTITIES)
 
 
 def test_grades() -> None:
@@ -76,19 +76,19 @@ def test_grades() -> None:
     full = "".join(steps)
     untrue = ENTITIES[(ENTITIES.index(steps[1][-1]) + 1) % len(ENTITIES)]
     for text, answer, correct, explicit, valid in (
-        (f"{full}#{option}", "B", 1, 4.0, 1),
-        (f"{full}#{option} \n", "B", 1, 4.0, 1),
-        (f"q={steps[1]}s={steps[3]}#{option}", "B", 1, 2.0, 1),
-        (f"q=r=s=t=#{option}", "B", 1, 0.0, 1),
-        (f"{full}#{wrong}", "C", 0, 4.0, 1),
-        (f"{full}#{wrong[0]}B", "B", 1, 4.0, 0),  # the letter of another entity
-        (f"{steps[0]}r={untrue}{steps[2]}{steps[3]}#{option}", "B", 1, 4.0, 0),
-        (f"{steps[1]}{steps[0]}{steps[2]}{steps[3]}#{option}", "B", 1, 4.0, 0),  # another order
-        (f"{steps[0]}{steps[1]}{steps[2]}#{option}", "B", 1, 3.0, 0),  # a step is missing
-        (f"{steps[0]}{steps[1]}{steps[2]}u=a#{option}", "B", 1, 3.0, 0),  # not the relation that is asked for
-        (f"#{option}", "B", 1, 0.0, 0),
+        (f"{full}#{option}", "X", 1, 4.0, 1),
+        (f"{full}#{option} \n", "X", 1, 4.0, 1),
+        (f"q={steps[1]}s={steps[3]}#{option}", "X", 1, 2.0, 1),
+        (f"q=r=s=t=#{option}", "X", 1, 0.0, 1),
+        (f"{full}#{wrong}", "Y", 0, 4.0, 1),
+        (f"{full}#{wrong[0]}X", "X", 1, 4.0, 0),  # the letter of another entity
+        (f"{steps[0]}r={untrue}{steps[2]}{steps[3]}#{option}", "X", 1, 4.0, 0),
+        (f"{steps[1]}{steps[0]}{steps[2]}{steps[3]}#{option}", "X", 1, 4.0, 0),  # another order
+        (f"{steps[0]}{steps[1]}{steps[2]}#{option}", "X", 1, 3.0, 0),  # a step is missing
+        (f"{steps[0]}{steps[1]}{steps[2]}u=a#{option}", "X", 1, 3.0, 0),  # not the relation that is asked for
+        (f"#{option}", "X", 1, 0.0, 0),
         (f"{full}#{option}x", None, 0, 4.0, 0),
-        (f"x{full}#{option}", "B", 1, 4.0, 0),
+        (f"x{full}#{option}", "X", 1, 4.0, 0),
         ("", None, 0, 0.0, 0),
     ):
         assert TASK.grade(text, row) == Grade(answer, correct, explicit, valid), text
@@ -106,12 +106,12 @@ def test_hostile_text_is_wrong_and_never_raises(text: str) -> None:
 
 def test_random_text_never_raises_and_explicitness_has_its_maximum() -> None:
     rng, row = random.Random(0), row_and_steps()[0]
-    pieces = ["#aB", "q=a", "r=", "t=f", "p", "\n", "ABCD"]
+    pieces = ["#AX", "q=a", "r=", "t=e", "p", "\n", "WXYZ"]
     for _ in range(2_000):
         text = "".join(rng.choice(pieces) if rng.random() < 0.6 else chr(rng.randrange(0x11000)) for _ in range(rng.randrange(12)))
         grade = TASK.grade(text, row)
         assert grade.correct in (0, 1) and 0 <= (grade.explicit or 0) <= HOPS
-    assert TASK.grade("".join(f"{r}=a" for r in RELATIONS) * 3 + "#aB", row).explicit == 4.0 == TASK.explicit_max
+    assert TASK.grade("".join(f"{r}=a" for r in RELATIONS) * 3 + "#AX", row).explicit == 4.0 == TASK.explicit_max
 
 
 def test_gold_and_answer_texts_are_right() -> None:

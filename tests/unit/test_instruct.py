@@ -51,10 +51,10 @@ def test_instructions_are_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "word"), [("R1", "bga"), ("R2", "gab"), ("S1", "bag"), ("S2", "agb"), ("V0", "gba"), ("U1", "bca")]
+    ("operation", "word"), [("R1", "bha"), ("R2", "hab"), ("S1", "bah"), ("S2", "ahb"), ("V0", "hba"), ("U1", "bca")]
 )
 def test_operations(operation: str, word: str) -> None:
-    assert apply(operation, "abg") == word
+    assert apply(operation, "abh") == word
 
 
 def test_grades() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification, set_seed
 
 from distillknob.rewards.errors import UserError
@@ -15,6 +16,7 @@ from distillknob.rewards.tasks.instruct import INSTRUCTIONS, Fault, InstructTask
 from distillknob.trainer.lab import LabReward, Made, character_tokenizer, tiny_llama
 from distillknob.trainer.lab_reward import judged, make_reward
 from distillknob.trainer.supervised import save_model
+from distillknob.trainer.verifier import Lesson
 
 TASK = InstructTask()
 
@@ -56,7 +58,10 @@ def test_a_reward_is_a_rounded_probability_and_has_trls_signature() -> None:
     prompts, completions = texts(9)
     reward = ModelReward(*reward_model())
     given = reward(prompts=prompts, completions=completions, gold=["a"] * 9, trainer_state=object())
-    assert given == [round(p or 0.0, 1) for p in reward.probabilities(prompts, completions)]
+    exact = [p or 0.0 for p in reward.probabilities(prompts, completions)]
+    assert given == [float(p > 0.5) for p in exact]  # 0 decimals: a verdict
+    one, all_of_them = (ModelReward(reward.model, reward.tokenizer, decimals)(prompts, completions) for decimals in (1, None))
+    assert one == [round(p, 1) for p in exact] and all_of_them == exact and len(set(exact)) > 2
     assert all(value is not None and 0 <= value <= 1 for value in given) and reward.__name__ == "reward_model"
     chat: list[Any] = [[{"role": "user", "content": prompt}] for prompt in prompts]
     answers = [[{"role": "assistant", "content": text}] for text in completions]
@@ -76,7 +81,8 @@ def test_a_folder_is_read_back_and_the_wrong_ones_are_refused(tmp_path: Path) ->
     model, tokenizer = reward_model()
     save_model(model, tokenizer, tmp_path / "good")
     loaded = load_reward_model(str(tmp_path / "good"), "reward_model")
-    assert loaded.probabilities(prompts, completions) == ModelReward(model, tokenizer).probabilities(prompts, completions)
+    given = ModelReward(model, tokenizer).probabilities(prompts, completions)
+    assert loaded.probabilities(prompts, completions) == pytest.approx(given, abs=1e-6)
     save_model(reward_model(labels=2)[0], tokenizer, tmp_path / "two")
     with pytest.raises(UserError, match=r"reward_model: .*not a reward model with one output \(num_labels 2\)"):
         load_reward_model(str(tmp_path / "two"), "reward_model")
@@ -97,6 +103,26 @@ def test_every_fault_is_there_and_no_faulty_text_is_right() -> None:
         grade = TASK.grade(text.text, rows[text.prompt])
         assert bool(grade.correct and grade.valid) == (text.fault is None)
     assert {text.fault for text in given} == {None, *get_args(Fault)}
+
+
+def test_padding_does_not_change_what_a_lesson_costs_and_labels_do() -> None:
+    judge, tokenizer = reward_model()
+    base = tiny_llama(tokenizer, width=16, layers=1, seed=0)
+    judge.config.num_hidden_layers = 2
+    lesson = Lesson(LlamaForSequenceClassification(judge.config), base)
+    ids, labels = torch.tensor([[5, 6, 7, 8, 9, 1]]), torch.tensor([[-100, -100, 1, 1, 1, -100]])
+
+    def cost(padding: int, good: int, labels: torch.Tensor = labels) -> float:
+        pad = torch.full((1, padding), 0)
+        mask = torch.cat([pad, torch.ones_like(ids)], 1)
+        ignored = torch.full((1, padding), -100)
+        given = {"input_ids": torch.cat([pad, ids], 1), "attention_mask": mask, "labels": torch.cat([ignored, labels], 1)}
+        return float(lesson(**given, good=torch.tensor([good]))["loss"])
+
+    assert cost(3, 1) == pytest.approx(cost(0, 1), abs=1e-5)
+    assert abs(cost(0, 1) - cost(0, 0)) > 1e-3  # the verdict on the whole text
+    assert abs(cost(0, 1) - cost(0, 1, torch.tensor([[-100, -100, -100, -100, 1, -100]]))) > 1e-3  # the tokens' own
+    assert not any(parameter.requires_grad for parameter in base.parameters())
 
 
 def test_a_reward_model_with_broken_weights_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_parts_are_run_once_and_the_whole_holds_only_with_all_of_them(
         return {"sum": Figure(sum(figure.value or 0 for figure in found.values()), asked="2", holds=len(found) == 2)}
 
     monkeypatch.setattr(results, "ROOT", tmp_path)
-    monkeypatch.setattr(results, "_files_version", lambda: "1")
+    monkeypatch.setattr(results, "_files_version", lambda unreached: "1")
     monkeypatch.setattr(results, "_commit", lambda: "c")
     parts: dict[str, Any] = {"a": lambda: part("a"), "b": lambda: part("b")}
     result = tmp_path / "docs" / "results" / "x.json"
@@ -67,9 +67,27 @@ def test_parts_are_run_once_and_the_whole_holds_only_with_all_of_them(
     assert run_parts("x", parts, None, total) == 0 and ran == ["a", "b"]
     written = json.loads(result.read_text())
     assert written["holds"] is True and written["figures"]["sum"]["value"] == 2.0
-    monkeypatch.setattr(results, "_files_version", lambda: "2")
+    monkeypatch.setattr(results, "_files_version", lambda unreached: "2")
     assert run_parts("x", parts, None, lambda _: {"sum": Figure(0.0, asked="2", holds=False)}) == 1 and ran == ["a", "b", "a", "b"]
     assert run_parts("x", parts, "c") == 2
+
+
+def test_a_part_is_stale_where_a_file_that_it_can_reach_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "git", lambda *words: "rewards/tasks/chain.py\nrewards/tasks/choice.py")
+    (tmp_path / "rewards" / "tasks").mkdir(parents=True)
+
+    def versions(chain: str, choice: str) -> list[str]:
+        (tmp_path / "rewards" / "tasks" / "chain.py").write_text(chain)
+        (tmp_path / "rewards" / "tasks" / "choice.py").write_text(choice)
+        return [results._files_version(dial.unreached(part)) for part in ("chain-1", "choice")]
+
+    first, other_task, other_chain = versions("a", "b"), versions("a", "c"), versions("d", "b")
+    assert first[0] == other_task[0] != other_chain[0] and len({first[1], other_task[1], other_chain[1]}) == 3
+
+
+def test_every_file_that_only_some_parts_reach_is_there() -> None:
+    assert all((results.ROOT / path).exists() for part in dial.PARTS for path in dial.unreached(part))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", '{"parts": 3}', '{"parts": {"a": {}}}', '{"parts": {"a": 1}}', '{"figures": {}}'])
