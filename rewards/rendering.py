@@ -42,13 +42,27 @@ def fold_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     """The ids of a prompt for one model, never empty: where there is no token at all, BOS or the end token stands for it."""
     if isinstance(prompt, str):
-        ids = list(tokenizer(prompt)["input_ids"])
-        if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
-            ids.pop()
-    else:
-        ids = list(tokenizer(render_prompt(tokenizer, prompt), add_special_tokens=False)["input_ids"])
+        return _as_prompt(tokenizer, tokenizer(prompt)["input_ids"])
+    return _never_empty(tokenizer, tokenizer(render_prompt(tokenizer, prompt), add_special_tokens=False)["input_ids"])
+
+
+def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """`encode_prompt` of each; plain strings go through the tokenizer in one call."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if not texts or len(texts) < len(prompts):
+        return [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    return [_as_prompt(tokenizer, ids) for ids in tokenizer(texts)["input_ids"]]
+
+
+def _as_prompt(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
+    """What the tokenizer makes of a text by itself, as a prompt: without an end token after it."""
+    ends = len(ids) > 1 and ids[-1] == tokenizer.eos_token_id
+    return _never_empty(tokenizer, ids[:-1] if ends else ids)
+
+
+def _never_empty(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
     if ids:
-        return ids
+        return list(ids)
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
         raise UserError(f"tokenizer {tokenizer.name_or_path}: an empty prompt needs a BOS or an end token, and it has neither")
@@ -58,6 +72,11 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
 def encode_completion(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The ids of a completion's text, without any special token."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def encode_completions(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """`encode_completion` of each, in one call."""
+    return list(tokenizer(list(texts), add_special_tokens=False)["input_ids"]) if texts else []
 
 
 def check_lengths(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], max_new_tokens: int, positions: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distillknob.rewards.rendering import encode_completion, encode_prompt
+from distillknob.rewards.rendering import encode_completions, encode_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -50,11 +50,10 @@ def train_on_pairs(
     from distillknob.trainer.progress import show_progress
 
     logging.getLogger("trl").setLevel(logging.ERROR)
-    ids, labels = [], []
-    for prompt, completion in pairs:
-        head, tail = encode_prompt(tokenizer, prompt), [*encode_completion(tokenizer, completion), tokenizer.eos_token_id]
-        ids.append(head + tail)
-        labels.append([-100] * len(head) + tail)
+    heads = encode_prompts(tokenizer, [prompt for prompt, _ in pairs])
+    tails = [[*ids, tokenizer.eos_token_id] for ids in encode_completions(tokenizer, [completion for _, completion in pairs])]
+    ids = [head + tail for head, tail in zip(heads, tails, strict=True)]
+    labels = [[-100] * len(head) + tail for head, tail in zip(heads, tails, strict=True)]
     args = SFTConfig(**trainer_arguments(settings, seed, work), max_length=None, dataset_kwargs={"skip_prepare_dataset": True})
     trainer = SFTTrainer(
         model=model,

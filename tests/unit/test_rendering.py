@@ -10,7 +10,14 @@ import tiny
 
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.models import load_tokenizer
-from distillknob.rewards.rendering import encode_completion, encode_prompt, fold_system, render_prompt
+from distillknob.rewards.rendering import (
+    encode_completion,
+    encode_completions,
+    encode_prompt,
+    encode_prompts,
+    fold_system,
+    render_prompt,
+)
 
 FILES = Path(tiny.__file__).parent / "cases" / "files"
 USER = [{"role": "user", "content": "the answer"}]
@@ -136,3 +143,13 @@ def test_completions_get_no_special_token(bytelevel: Any, spm: Any) -> None:
         assert ids and not set(ids) & set(tokenizer.all_special_ids)
         assert tokenizer.decode(ids) == "the answer is 42"
         assert encode_completion(tokenizer, "") == []
+
+
+def test_many_at_once_are_what_each_is_alone(bytelevel: Any, spm: Any) -> None:
+    texts = ["", "a", "a prompt", "ein Maß\n", "b" * 50]
+    talk: list[Any] = [*texts, [{"role": "user", "content": "hello"}]]
+    for tokenizer in (bytelevel, spm):
+        for prompts in (texts, talk, []):
+            assert encode_prompts(tokenizer, prompts) == [encode_prompt(tokenizer, prompt) for prompt in prompts]
+        assert encode_completions(tokenizer, texts) == [encode_completion(tokenizer, text) for text in texts]
+        assert encode_completions(tokenizer, []) == []
