@@ -69,8 +69,8 @@ def _asked(figures: Figures) -> str:
 
 
 def _heads(figures: Figures, pattern: str) -> list[str]:
-    """What the names start with, in order, up to the first colon, where the whole of it fits the pattern."""
-    return list(dict.fromkeys(head for name in figures if re.fullmatch(pattern, head := name.split(":")[0])))
+    """What the names start with, in order, up to a colon, where the whole of it fits the pattern."""
+    return list(dict.fromkeys(found.group(1) for name in figures if (found := re.match(f"({pattern}): ", name))))
 
 
 def _roots(figures: Figures, task: str) -> str:
@@ -149,7 +149,7 @@ def _variants(figures: Figures) -> str:
 
 def _proxies(figures: Figures) -> str:
     rows = []
-    for head in _heads(figures, "proxy .*"):
+    for head in _heads(figures, r"proxy .*\(expected: \w+\)"):
         names = [next(name for name in figures if name.startswith(f"{head}: {word}")) for word in ("correlation", "steps written")]
         said, truth = (name.rpartition(" ")[2] for name in names)
         values = [_number(figures[name], 1, 2, "+") for name in names]

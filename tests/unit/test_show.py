@@ -105,6 +105,9 @@ def test_a_damaged_result_file_is_named_and_stays_as_it_is(
 def test_the_page_has_every_root_seed_and_says_what_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial_page, "ROOT", tmp_path)
     found = figures(tmp_path, 4)
+    proxy = "proxy of some kind (expected: none)"
+    found[f"{proxy}: correlation; says none"] = Figure(None)
+    found[f"{proxy}: steps written, +0.5 less -0.5; is right"] = Figure(1.5, 1.4, 1.6)
     every = {name: vars(figure) for name, figure in (dial.totals(found) | found).items()}
     (tmp_path / "docs" / "results").mkdir(parents=True)
     result = {"figures": every, "hardware": "2 x CPU", "parts": {"chain-1": {"seconds": 60}}}
@@ -113,4 +116,5 @@ def test_the_page_has_every_root_seed_and_says_what_was_not_measured(tmp_path: P
     page = (tmp_path / "docs" / "dial.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith(("| 1 |", "| 5 |"))]
     assert len(rows) == 2 and all("holds" in rows[0] and row.count("[") >= 5 for row in rows) and "does not" in rows[1]
-    assert page.count("*Not measured yet.*") == 6 and "**does not hold**" in page and "NaN" not in page and "-0" not in page
+    assert page.count("*Not measured yet.*") == 5 and "**does not hold**" in page and "NaN" not in page and "-0" not in page
+    assert [line for line in page.splitlines() if "of some kind" in line and "none" in line and "**wrong**" in line]
