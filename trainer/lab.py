@@ -112,7 +112,7 @@ class LabReward:
     drawn evenly for each text."""
 
     layers: int = said(2, "fresh layers above the base's")
-    steps: int = said(2000, "updates of 32 texts")
+    steps: int = said(3000, "updates of 32 texts")
     learning_rate: float = said(1e-3, "step size, held for 60 % of the steps, then falling to 1 %")
     required: float = said(0.95, "share of validation texts told rightly below which it is refused, 0 to 1")
     validation_items: int = said(1024, "instructions that this is taken on, with one right and one faulty response each")
