@@ -34,8 +34,8 @@ S = TypeVar("S")
 
 def _check(settings: LabBase | LabTeacher | LabProxy | LabStudent) -> None:
     """Sizes and shares that can work."""
-    width = vars(settings).get("width", 16)
-    if width < 16 or width % 16:
+    width = vars(settings).get("width")
+    if width is not None and (width < 16 or width % 16):
         raise ValueError("width: must be a multiple of 16 (heads of 16)")
     for name, value in vars(settings).items():
         if isinstance(value, int) and value < 1:
@@ -82,7 +82,7 @@ class LabTeacher:
 class LabProxy:
     """Smaller, other tokens (characters), less competent: few problems, so that it knows the style but not the long hops."""
 
-    width: int = said(48, "hidden size, a multiple of 16 (heads of 16)")
+    width: int | None = said(None, "hidden size, a multiple of 16 (heads of 16; null: as wide as the task needs)")
     layers: int = said(2, "layers of the model")
     steps: int | None = said(None, "updates (null: as many as the task needs)")
     problems: int | None = said(None, "different worked problems that it learns from (null: as many as the task needs)")
@@ -180,7 +180,8 @@ def make_proxy(config: Made[LabProxy], inputs: Mapping[str, Path], output: Path,
     """Stage: trains the proxy on `problems` worked problems, many times over."""
     settings, task = config.settings, lab_task(config.task)
     tokenizer = character_tokenizer(task.alphabet)
-    model = tiny_llama(tokenizer, width=settings.width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
+    width = settings.width or task.proxy_width
+    model = tiny_llama(tokenizer, width=width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
     batch = Supervised(settings.steps or task.proxy_steps, learning_rate=settings.learning_rate)
     problems = settings.problems or task.proxy_problems
     pairs = _texts(task, settings.written, batch, config.seed, "proxy", problems=problems)

@@ -1,6 +1,7 @@
 """`make show-dial`: the dial both ways over five root seeds, against its controls, on three kinds of task, and when it lies.
 
-PART=chain-1|chain-2|controls|choice|instruct|variants|proxies runs one of them. Studies lie in $(RUNS)/show-dial and are continued.
+PART=chain-1|chain-2|chain-3|controls|choice|instruct|variants|proxies runs one of them. Studies lie in $(RUNS)/show-dial and are
+continued. Root seeds of a part run side by side, one stage at a time each, so that both cores are busy while a base is made.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from benchmarks.show.dial_page import write_page
@@ -17,8 +19,9 @@ from benchmarks.show.runs import folder, study, summary_figures
 from benchmarks.show.variants import variants
 from distillknob.eval.statistics import mean_interval
 
-ROOTS = {"chain-1": (1, 2, 3), "chain-2": (4, 5)}
+ROOTS = {"chain-1": (1, 2), "chain-2": (3, 4), "chain-3": (5,)}
 OTHER_ROOTS = (1, 2)
+JOBS = 2  # stages at once
 CONTROLS = ("greedy", "half", "best_of", "length_matched", "answer_only", "no_reasoning")
 SEQKD, GKD = "lab-seqkd-t1-chain", "lab-gkd-warm-chain"
 TUNED = {"A": "eta-0.5-c0", "B": "eta+0.5-c0"}
@@ -26,18 +29,24 @@ TUNED = {"A": "eta-0.5-c0", "B": "eta+0.5-c0"}
 
 def chain(roots: tuple[int, ...]) -> dict[str, Figure]:
     """Both sides for some root seeds: everything is made afresh. Side A is copied by SeqKD and by GKD, side B by SeqKD."""
-    figures: dict[str, Figure] = {}
-    for root in roots:
+    return _both_sides("chain", roots)
+
+
+def _both_sides(task: str, roots: tuple[int, ...]) -> dict[str, Figure]:
+    """Both sides on a task, as many root seeds side by side as a study has jobs."""
+    jobs = JOBS // min(JOBS, len(roots))
+
+    def one(root: int) -> dict[str, Figure]:
+        figures: dict[str, Figure] = {}
         for side in TUNED:
-            figures |= _side(side, root, "chain", gkd=side == "A")
-    return figures
+            name = f"{task} {side}, root seed {root}"
+            summary = study(side, root, task, gkd=task == "chain" and side == "A", flags=("--jobs", str(jobs)))
+            figures[f"{name}: lab refused its teacher"] = Figure(float(summary is None))
+            figures |= {} if summary is None else summary_figures(name, summary)
+        return figures
 
-
-def _side(side: str, root: int, task: str, *, gkd: bool = False) -> dict[str, Figure]:
-    name = f"{task} {side}, root seed {root}"
-    summary = study(side, root, task, gkd=gkd)
-    refused = {f"{name}: lab refused its teacher": Figure(float(summary is None))}
-    return refused if summary is None else refused | summary_figures(name, summary)
+    with ThreadPoolExecutor(JOBS // jobs) as pool:
+        return {name: figure for figures in pool.map(one, roots) for name, figure in figures.items()}
 
 
 def controls() -> dict[str, Figure]:
@@ -53,7 +62,7 @@ def controls() -> dict[str, Figure]:
 
 def other(task: str) -> dict[str, Figure]:
     """Both sides on another task, two root seeds; nothing is asked of them."""
-    return {name: figure for root in OTHER_ROOTS for side in TUNED for name, figure in _side(side, root, task).items()}
+    return _both_sides(task, OTHER_ROOTS)
 
 
 def totals(figures: dict[str, Figure]) -> dict[str, Figure]:

@@ -14,7 +14,7 @@ _STUDENT = "accuracy, greedy"
 _INTRO = """# The dial, measured
 
 Written by `make show-dial` from [results/dial.json](results/dial.json), where every figure stands with its limits. Accuracies are
-in percent over 2,048 test items, greedy; of students the mean of five seeds; 95 % limits in brackets. Side A: a teacher that shows
+in percent over 1,024 test items, greedy; of students the mean of five seeds; 95 % limits in brackets. Side A: a teacher that shows
 80 % of its steps, η = −0.5. Side B: one from the same base that shows 35 %, η = +0.5. *Control* is η = 0: plain RFT with the same
 steps and seed. Each root seed makes everything afresh: base, teachers, proxy, calibrations, students.
 """

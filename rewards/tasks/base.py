@@ -89,6 +89,11 @@ class LabTask(Task, Protocol):
         ...
 
     @property
+    def proxy_width(self) -> int:
+        """Hidden size of a proxy that can learn the task."""
+        ...
+
+    @property
     def proxy_steps(self) -> int:
         """Updates after which a proxy knows the task where every step is written, and not where steps are left out."""
         ...

@@ -105,7 +105,8 @@ class ChoiceTask:
     unit: str = UNIT
     symbols: str = ENTITIES
     max_new_tokens: int = 3 * HOPS + 7
-    proxy_steps: int = 1800
+    proxy_width: int = 64
+    proxy_steps: int = 3000
     proxy_problems: int = 8000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
