@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +33,6 @@ def demo() -> dict[str, Figure]:
         for name in ("undistillable", "distillable"):
             run = Path(folder) / name
             again = subprocess.run([sys.executable, "tests/independent_verdicts.py", str(run)], cwd=ROOT).returncode
-            shutil.copy(run / "report" / "dial.png", ROOT / "docs" / f"{name}.png")
             words = f"{name}: verdicts and figures that an independent script gets otherwise"
             figures[words] = Figure(float(again), asked="0", holds=again == 0)
             figures |= summary_figures(name, json.loads((run / "measures" / "summary.json").read_text(encoding="utf-8")))
