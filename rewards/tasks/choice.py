@@ -1,10 +1,11 @@
 """Multiple choice with a rationale (ours): the answer follows from facts that a teacher may state or leave out.
 
 The world is a table, the same for ever: each of 11 relations `p` … `z` takes each of 5 entities `a` … `e` to an entity, no two to
-the same one (so no answer is likelier than another). A prompt `ctzqw?AWDXEYBZ` starts at `c`, follows four different relations
-from left to right, and offers four entities, in capitals, with their letters. A completion `t=az=q=bw=e#EY` repeats each relation;
-after its `=` the fact's result is stated or left out (in training texts never two left out in a row), and `#` gives the option,
-whose letter counts.
+the same one (so no answer is likelier than another). A prompt `ctzqw?WAXDYEZB` starts at `c`, follows four different relations
+from left to right, and offers four entities, in capitals, after their letters. A completion `t=az=q=bw=e#WAXDYE` repeats each
+relation; after its `=` the fact's result is stated or left out (in training texts never two left out in a row). After `#` the
+options are gone through up to the right one, whose letter counts: a small model that has to name the letter at once learns to find
+it late or never.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ LETTERS = "WXYZ"
 HOPS = 4
 FORMS = 2 * len(LETTERS)  # each question twice with each letter right, the other options drawn anew
 ALPHABET = ENTITIES + OFFERED + RELATIONS + LETTERS + "=*#?"
-UNIT = f"[{OFFERED}][{LETTERS}]|."  # what a token of the lab's BPE may hold at most: one option
+UNIT = f"[{LETTERS}][{OFFERED}]|."  # what a token of the lab's BPE may hold at most: one option
 _STEP = re.compile(f"([{RELATIONS}])=([{ENTITIES}]?)")
-_TRACE = re.compile(f"(?:[{RELATIONS}]=[{ENTITIES}]?)*#([{OFFERED}])[{LETTERS}]")
-_ANSWER = re.compile(rf"#[{OFFERED}]([{LETTERS}])\s*\Z")
+_TRACE = re.compile(f"(?:[{RELATIONS}]=[{ENTITIES}]?)*#((?:[{LETTERS}][{OFFERED}])+)")
+_ANSWER = re.compile(rf"#(?:[{LETTERS}][{OFFERED}])*([{LETTERS}])[{OFFERED}]\s*\Z")
 _world = random.Random("a small world")
 FACTS = {relation: dict(zip(ENTITIES, _world.sample(ENTITIES, len(ENTITIES)), strict=True)) for relation in RELATIONS}
 
@@ -53,7 +54,7 @@ class Question:
     @property
     def prompt(self) -> str:
         """The question as the model reads it."""
-        return f"{self.start}{self.relations}?" + "".join(map("".join, zip(self.options.upper(), LETTERS, strict=True)))
+        return f"{self.start}{self.relations}?{self._read(len(LETTERS))}"
 
     @property
     def results(self) -> str:
@@ -64,6 +65,14 @@ class Question:
     def letter(self) -> str:
         """The right letter."""
         return LETTERS[self.options.index(self.results[-1])]
+
+    @property
+    def reply(self) -> str:
+        """The options up to the right one, with their letters."""
+        return "#" + self._read(LETTERS.index(self.letter) + 1)
+
+    def _read(self, count: int) -> str:
+        return "".join(map("".join, zip(LETTERS[:count], self.options.upper()[:count], strict=True)))
 
 
 def _follow(start: str, relations: str) -> str:
@@ -91,7 +100,7 @@ def question(number: int) -> Question:
 def parse(prompt: str) -> Question:
     """The question that a prompt states."""
     head, options = prompt.split("?")
-    return Question(head[0], head[1:], options[::2].lower())
+    return Question(head[0], head[1:], options[1::2].lower())
 
 
 @dataclass(frozen=True)
@@ -104,10 +113,10 @@ class ChoiceTask:
     alphabet: str = ALPHABET
     unit: str = UNIT
     symbols: str = ENTITIES
-    max_new_tokens: int = 3 * HOPS + 7
+    max_new_tokens: int = 3 * HOPS + 2 * len(LETTERS) + 4
     proxy_width: int = 64
-    proxy_steps: int = 3000
-    proxy_problems: int = 8000
+    proxy_steps: int = 2400
+    proxy_problems: int = 4000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """Rows of a split; `test` and `validation` are two fixed sets of 4,096 questions, `train` is drawn from all others."""
@@ -124,7 +133,7 @@ class ChoiceTask:
             trace is not None
             and [relation for relation, _ in steps] == list(item.relations)
             and all(result in ("", right) for (_, result), right in zip(steps, item.results, strict=True))
-            and f"{trace.group(1)}{answer}" in row["prompt"]  # the letter is that of the entity named
+            and row["prompt"].split("?")[1].startswith(trace.group(1))  # the options are the prompt's
         )
         stated = {relation for relation, result in steps if result and relation in item.relations}
         return Grade(answer, int(answer == row["gold"]), float(len(stated)), int(valid))
@@ -139,12 +148,12 @@ class ChoiceTask:
         item = parse(row["prompt"])
         steps = zip(item.relations, item.results, shown(HOPS, written, rng), strict=True)
         stated = "".join(f"{relation}={result if mark else ''}" for relation, result, mark in steps)
-        return f"{stated}#{item.results[-1].upper()}{item.letter}"
+        return stated + item.reply
 
     def gold_text(self, row: Row) -> str:
         """The rationale with every fact stated."""
         return self.worked(row, 1.0, random.Random(0))
 
     def answer_text(self, row: Row) -> str:
-        """The option without any rationale."""
-        return f"#{parse(row['prompt']).results[-1].upper()}{row['gold']}"
+        """The options up to the right one, without any rationale."""
+        return parse(row["prompt"]).reply

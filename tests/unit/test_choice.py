@@ -23,7 +23,8 @@ from distillknob.rewards.tasks.choice import (
 )
 
 TASK, STEPS = ChoiceTask(), ChoiceTask("steps")
-HOSTILE = ["", "#", "#AW#", "#AE", "#W", "#AW\x00", "\ud800#AWx", "<b>#AW</b>", "=" * 10_000, "q=a" * 2_000, "#AW\n#", "#AΑ"]
+HOSTILE = ["", "#", "#WA#", "#EA", "#W", "#WA\x00", "\ud800#WAx", "<b>#WA</b>", "=" * 10_000, "q=a" * 2_000, "#WA\n#", "#WΑ"]
+HOSTILE.append("#" + "WA" * 5_000)
 
 
 def fact(entity: str, relations: str) -> str:
@@ -33,13 +34,14 @@ def fact(entity: str, relations: str) -> str:
     return entity
 
 
-def row_and_steps() -> tuple[dict[str, str], list[str], str, str]:
-    """A fixed question, its steps as they are written in full, its option (of letter X), and another one (of letter Y)."""
+def row_and_steps() -> tuple[dict[str, str], list[str], list[str]]:
+    """A fixed question, its steps as they are written in full, and its options, of which the second (of letter X) is right."""
     results = [fact("a", "qrst"[: i + 1]) for i in range(HOPS)]
     others = [entity for entity in ENTITIES if entity != results[-1]][:3]
     item = Question("a", "qrst", others[0] + results[-1] + others[1] + others[2])
     steps = [f"{relation}={entity}" for relation, entity in zip("qrst", results, strict=True)]
-    return {"prompt": item.prompt, "gold": "X"}, steps, results[-1].upper() + "X", others[1].upper() + "Y"
+    options = [letter + entity.upper() for letter, entity in zip("WXYZ", item.options, strict=True)]
+    return {"prompt": item.prompt, "gold": "X"}, steps, options
 
 
 def test_splits_are_disjoint_and_fixed() -> None:
@@ -72,16 +74,19 @@ def test_letters_and_answers_are_uniform() -> None:
 
 
 def test_grades() -> None:
-    row, steps, option, wrong = row_and_steps()
-    full = "".join(steps)
+    row, steps, options = row_and_steps()
+    full, option = "".join(steps), options[0] + options[1]
     untrue = ENTITIES[(ENTITIES.index(steps[1][-1]) + 1) % len(ENTITIES)]
     for text, answer, correct, explicit, valid in (
         (f"{full}#{option}", "X", 1, 4.0, 1),
         (f"{full}#{option} \n", "X", 1, 4.0, 1),
         (f"q={steps[1]}s={steps[3]}#{option}", "X", 1, 2.0, 1),
         (f"q=r=s=t=#{option}", "X", 1, 0.0, 1),
-        (f"{full}#{wrong}", "Y", 0, 4.0, 1),
-        (f"{full}#{wrong[0]}X", "X", 1, 4.0, 0),  # the letter of another entity
+        (f"{full}#{option}{options[2]}", "Y", 0, 4.0, 1),
+        (f"{full}#{options[0]}", "W", 0, 4.0, 1),
+        (f"{full}#{options[1]}", "X", 1, 4.0, 0),  # the options were not gone through
+        (f"{full}#{options[0]}X{options[2][1]}", "X", 1, 4.0, 0),  # the letter of another entity
+        (f"{full}#{options[0]}X", None, 0, 4.0, 0),
         (f"{steps[0]}r={untrue}{steps[2]}{steps[3]}#{option}", "X", 1, 4.0, 0),
         (f"{steps[1]}{steps[0]}{steps[2]}{steps[3]}#{option}", "X", 1, 4.0, 0),  # another order
         (f"{steps[0]}{steps[1]}{steps[2]}#{option}", "X", 1, 3.0, 0),  # a step is missing
@@ -106,12 +111,12 @@ def test_hostile_text_is_wrong_and_never_raises(text: str) -> None:
 
 def test_random_text_never_raises_and_explicitness_has_its_maximum() -> None:
     rng, row = random.Random(0), row_and_steps()[0]
-    pieces = ["#AX", "q=a", "r=", "t=e", "p", "\n", "WXYZ"]
+    pieces = ["#WAXB", "q=a", "r=", "t=e", "p", "\n", "WXYZ"]
     for _ in range(2_000):
         text = "".join(rng.choice(pieces) if rng.random() < 0.6 else chr(rng.randrange(0x11000)) for _ in range(rng.randrange(12)))
         grade = TASK.grade(text, row)
         assert grade.correct in (0, 1) and 0 <= (grade.explicit or 0) <= HOPS
-    assert TASK.grade("".join(f"{r}=a" for r in RELATIONS) * 3 + "#AX", row).explicit == 4.0 == TASK.explicit_max
+    assert TASK.grade("".join(f"{r}=a" for r in RELATIONS) * 3 + "#XA", row).explicit == 4.0 == TASK.explicit_max
 
 
 def test_gold_and_answer_texts_are_right() -> None:
