@@ -2,10 +2,10 @@
 
 The world is a table, the same for ever: each of 11 relations `p` … `z` takes each of 5 entities `a` … `e` to an entity, no two to
 the same one (so no answer is likelier than another). A prompt `ctzqw?WAXDYEZB` starts at `c`, follows four different relations
-from left to right, and offers four entities, in capitals, after their letters. A completion `t=az=q=bw=e#WAXDYE` repeats each
-relation; after its `=` the fact's result is stated or left out (in training texts never two left out in a row). After `#` the
-options are gone through up to the right one, whose letter counts: a small model that has to name the letter at once learns to find
-it late or never.
+from left to right, and offers four entities, in capitals, after their letters. A completion `t=az=q=bw=e#EWAXDYE` repeats each
+relation; after its `=` the fact's result is stated or left out (in training texts never two left out in a row). After `#` it names
+the entity and goes through the options up to this one, whose letter counts: a small model that has to name the letter at once
+learns to find it late or never.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FORMS = 2 * len(LETTERS)  # each question twice with each letter right, the othe
 ALPHABET = ENTITIES + OFFERED + RELATIONS + LETTERS + "=*#?"
 UNIT = f"[{LETTERS}][{OFFERED}]|."  # what a token of the lab's BPE may hold at most: one option
 _STEP = re.compile(f"([{RELATIONS}])=([{ENTITIES}]?)")
-_TRACE = re.compile(f"(?:[{RELATIONS}]=[{ENTITIES}]?)*#((?:[{LETTERS}][{OFFERED}])+)")
-_ANSWER = re.compile(rf"#(?:[{LETTERS}][{OFFERED}])*([{LETTERS}])[{OFFERED}]\s*\Z")
+_TRACE = re.compile(f"(?:[{RELATIONS}]=[{ENTITIES}]?)*#([{OFFERED}])((?:[{LETTERS}][{OFFERED}])+)")
+_ANSWER = re.compile(rf"#[{OFFERED}]?(?:[{LETTERS}][{OFFERED}])*([{LETTERS}])[{OFFERED}]\s*\Z")
 _world = random.Random("a small world")
 FACTS = {relation: dict(zip(ENTITIES, _world.sample(ENTITIES, len(ENTITIES)), strict=True)) for relation in RELATIONS}
 
@@ -68,8 +68,8 @@ class Question:
 
     @property
     def reply(self) -> str:
-        """The options up to the right one, with their letters."""
-        return "#" + self._read(LETTERS.index(self.letter) + 1)
+        """The entity, and the options with their letters up to this one."""
+        return f"#{self.results[-1].upper()}" + self._read(LETTERS.index(self.letter) + 1)
 
     def _read(self, count: int) -> str:
         return "".join(map("".join, zip(LETTERS[:count], self.options.upper()[:count], strict=True)))
@@ -113,10 +113,10 @@ class ChoiceTask:
     alphabet: str = ALPHABET
     unit: str = UNIT
     symbols: str = ENTITIES
-    max_new_tokens: int = 3 * HOPS + 2 * len(LETTERS) + 4
+    max_new_tokens: int = 3 * HOPS + 2 * len(LETTERS) + 6
     proxy_width: int = 64
-    proxy_steps: int = 2400
-    proxy_problems: int = 4000
+    proxy_steps: int = 3000
+    proxy_problems: int = 8000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
         """Rows of a split; `test` and `validation` are two fixed sets of 4,096 questions, `train` is drawn from all others."""
@@ -133,7 +133,8 @@ class ChoiceTask:
             trace is not None
             and [relation for relation, _ in steps] == list(item.relations)
             and all(result in ("", right) for (_, result), right in zip(steps, item.results, strict=True))
-            and row["prompt"].split("?")[1].startswith(trace.group(1))  # the options are the prompt's
+            and row["prompt"].split("?")[1].startswith(trace.group(2))  # the options are the prompt's …
+            and trace.group(2).endswith(trace.group(1))  # … up to the entity that it names
         )
         stated = {relation for relation, result in steps if result and relation in item.relations}
         return Grade(answer, int(answer == row["gold"]), float(len(stated)), int(valid))
@@ -155,5 +156,5 @@ class ChoiceTask:
         return self.worked(row, 1.0, random.Random(0))
 
     def answer_text(self, row: Row) -> str:
-        """The options up to the right one, without any rationale."""
+        """The entity and the options up to it, without any rationale."""
         return parse(row["prompt"]).reply

@@ -75,17 +75,19 @@ def test_letters_and_answers_are_uniform() -> None:
 
 def test_grades() -> None:
     row, steps, options = row_and_steps()
-    full, option = "".join(steps), options[0] + options[1]
+    full, option = "".join(steps), options[1][1] + options[0] + options[1]
     untrue = ENTITIES[(ENTITIES.index(steps[1][-1]) + 1) % len(ENTITIES)]
     for text, answer, correct, explicit, valid in (
         (f"{full}#{option}", "X", 1, 4.0, 1),
         (f"{full}#{option} \n", "X", 1, 4.0, 1),
         (f"q={steps[1]}s={steps[3]}#{option}", "X", 1, 2.0, 1),
         (f"q=r=s=t=#{option}", "X", 1, 0.0, 1),
-        (f"{full}#{option}{options[2]}", "Y", 0, 4.0, 1),
-        (f"{full}#{options[0]}", "W", 0, 4.0, 1),
-        (f"{full}#{options[1]}", "X", 1, 4.0, 0),  # the options were not gone through
-        (f"{full}#{options[0]}X{options[2][1]}", "X", 1, 4.0, 0),  # the letter of another entity
+        (f"{full}#{options[2][1]}{''.join(options[:3])}", "Y", 0, 4.0, 1),
+        (f"{full}#{options[0][1]}{options[0]}", "W", 0, 4.0, 1),
+        (f"{full}#{option}{options[2]}", "Y", 0, 4.0, 0),  # past the entity that it names
+        (f"{full}#{option[1:]}", "X", 1, 4.0, 0),  # without it
+        (f"{full}#{option[0]}{options[1]}", "X", 1, 4.0, 0),  # the options were not gone through
+        (f"{full}#{options[2][1]}{options[0]}X{options[2][1]}", "X", 1, 4.0, 0),  # the letter of another entity
         (f"{full}#{options[0]}X", None, 0, 4.0, 0),
         (f"{steps[0]}r={untrue}{steps[2]}{steps[3]}#{option}", "X", 1, 4.0, 0),
         (f"{steps[1]}{steps[0]}{steps[2]}{steps[3]}#{option}", "X", 1, 4.0, 0),  # another order
