@@ -16,8 +16,12 @@ _INTRO = """# The dial, measured
 Written by `make show-dial` from [results/dial.json](results/dial.json), where every figure stands with its limits. Accuracies are
 in percent over 1,024 test items, greedy; of students the mean of five seeds; 95 % limits in brackets. Side A: a teacher that shows
 80 % of its steps, η = −0.5. Side B: one from the same base that shows 35 %, η = +0.5. *Control* is η = 0: plain RFT with the same
-steps and seed. Each root seed makes everything afresh: base, teachers, proxy, calibrations, students.
+steps and seed. Each root seed makes everything afresh: base, teachers, proxy, calibrations, students. Limits of means over few
+seeds are t limits and may pass 0 or 100. *Utility*: accuracy of the tuned teacher less the original's, in points, kept where the
+lower limit is above −2. *True*: texts at T = 1 whose written steps are all true. The tuned teacher's own greedy, best-of or
+right-only samples were not distilled here: a copier may try them.
 """
+UTILITY_MARGIN = -0.02  # of the studies' verdict rules
 
 
 def write_page() -> None:
@@ -29,6 +33,7 @@ def write_page() -> None:
     figures: Figures = result["figures"]
     sections = [
         ("What was asked", _asked(figures)),
+        ("What does not hold, root seed by root seed", _failed(figures)),
         ("Chain arithmetic, root seed by root seed", _roots(figures, "chain")),
         ("Multiple choice with a rationale", _roots(figures, "choice")),
         ("Instructions, scored by a reward model", _roots(figures, "instruct")),
@@ -82,24 +87,55 @@ def _roots(figures: Figures, task: str) -> str:
                 rows.append([head.split()[-1], "lab refused its teacher", *[""] * 8])
                 continue
             names = (f"{head}: students {tid} lab-{sid}-{task}: {_STUDENT}" for sid, tid in _cells(side, tuned))
-            verdict = "collapse" if side == "A" else "better"
-            holds = [f"{head}: students {tuned} lab-{sid}-{task}: {verdict} holds" for sid in ("seqkd-t1", "gkd-warm")]
+            seen = [(f"{head}: teacher {tid}: steps written", f"{head}: teacher {tid}: step validity") for tid in ("orig", tuned)]
             rows.append(
                 [
                     head.split()[-1],
                     *(_number(figures.get(f"{head}: teacher {tid}: accuracy, greedy")) for tid in ("orig", tuned)),
-                    " → ".join(
-                        _number(_bare(figures.get(f"{head}: teacher {tid}: steps written")), 1, 2) for tid in ("orig", tuned)
-                    ),
+                    _number(figures.get(f"{head}: teacher {tuned}: accuracy less the original's"), sign="+"),
+                    " → ".join(_number(_bare(figures.get(steps)), 1, 2) for steps, _ in seen),
+                    " → ".join(_number(_bare(figures.get(true))) for _, true in seen),
                     *(_number(figures.get(name)) for name in names),
-                    " · ".join({1.0: "holds", 0.0: "does not"}[figures[name]["value"]] for name in holds if name in figures),
+                    " · ".join(outcome for _, outcome in _verdicts(figures, head, task, side, tuned)),
                 ]
             )
         cells = ["its students: original", "control", "tuned", "GKD control" if side == "A" else "greedy original", "GKD tuned"]
-        head_row = ["root", "teacher, original", "tuned", "steps written", *cells[: 5 if side == "A" else 4]]
-        table = _rows([*head_row, "collapse: SeqKD · GKD" if side == "A" else "better"], rows)
+        head_row = ["root", "teacher, original", "tuned", "utility", "steps written", "true", *cells[: 5 if side == "A" else 4]]
+        table = _rows([*head_row, "utility · collapse: SeqKD · GKD" if side == "A" else "utility · better"], rows)
         tables.append(f"Side {side}:\n\n{table}\n" if table else "")
     return "".join(tables)
+
+
+def _verdicts(figures: Figures, head: str, task: str, side: str, tuned: str) -> list[tuple[str, str]]:
+    """Name and outcome of the verdicts of one study, in three values; the file says which hold, the limits tell the others."""
+    name = f"{head}: teacher {tuned}"
+    found = [("utility kept", _outcome(figures, f"{name}: utility kept holds", f"{name}: accuracy less the original's", False))]
+    verdict = "collapse" if side == "A" else "better"
+    for sid, words in (("seqkd-t1", "SeqKD"), ("gkd-warm", "GKD")):
+        name = f"{head}: students {tuned} lab-{sid}-{task}: {verdict}"
+        if f"{name} holds" in figures:
+            found.append((f"{verdict}, {words}", _outcome(figures, f"{name} holds", f"{name}, margin", side == "A")))
+    return found
+
+
+def _outcome(figures: Figures, holds: str, margin: str, falls: bool) -> str:
+    if figures[holds]["value"] == 1:
+        return "holds"
+    found, bound = figures[margin], UTILITY_MARGIN if holds.endswith("utility kept holds") else 0.0
+    against = found["low"] is not None and (found["low"] > bound if falls else found["high"] < bound)
+    return "**does not hold**" if against else "**undecided**"
+
+
+def _failed(figures: Figures) -> str:
+    rows = []
+    for task in ("chain", "choice", "instruct"):
+        for side, tuned in (("A", "eta-0.5-c0"), ("B", "eta+0.5-c0")):
+            for head in _heads(figures, f"{task} {side}, root seed \\d+"):
+                if figures.get(f"{head}: lab refused its teacher", {}).get("value") == 1:
+                    rows.append([head, "everything", "the lab refused its teacher"])
+                    continue
+                rows += [[head, *one] for one in _verdicts(figures, head, task, side, tuned) if one[1] != "holds"]
+    return _rows(["study", "verdict", ""], rows) or "Every verdict holds.\n"
 
 
 def _cells(side: str, tuned: str) -> list[tuple[str, str]]:
@@ -154,6 +190,8 @@ def _proxies(figures: Figures) -> str:
         said, truth = (name.rpartition(" ")[2] for name in names)
         values = [_number(figures[name], 1, 2, "+") for name in names]
         rows.append([head.removeprefix("proxy "), values[0], said, values[1], truth, "right" if said == truth else "**wrong**"])
+    same = len(rows) - len({tuple(row[1:]) for row in rows})
+    note = f"\nOf these, {same} has figures equal to another's: it says nothing of its own.\n" if same == 1 else ""
     table = _rows(["proxy", "correlation", "it says", "steps written, η = +0.5 less −0.5", "it is", ""], rows)
     side_b = [[name, _number(figure, 1, 2)] for name, figure in figures.items() if name.startswith("side B, proxy of")]
-    return table + ("\n" + _rows(["side B's reward", "value"], side_b) if side_b else "")
+    return table + note + ("\n" + _rows(["side B's reward", "value"], side_b) if side_b else "")
