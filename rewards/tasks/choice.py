@@ -1,8 +1,8 @@
 """Multiple choice with a rationale (ours): the answer follows from facts that a teacher may state or leave out.
 
-The world is a table, the same for ever: each of 11 relations `p` … `z` takes each of 5 entities `a` … `e` to an entity, no two to
-the same one (so no answer is likelier than another). A prompt `ctzqw?WAXDYEZB` starts at `c`, follows four different relations
-from left to right, and offers four entities, in capitals, after their letters. A completion `t=az=q=bw=e#EWAXDYE` repeats each
+The world is a table, the same for ever: each of 20 relations `g` … `z` takes each of 5 entities `a` … `e` to an entity, no two to
+the same one (so no answer is likelier than another). A prompt `bqtwz?WAXDYEZB` starts at `b`, follows four different relations
+from left to right, and offers four entities, in capitals, after their letters. A completion `q=at=w=bz=e#EWAXDYE` repeats each
 relation; after its `=` the fact's result is stated or left out (in training texts never two left out in a row). After `#` it names
 the entity and goes through the options up to this one, whose letter counts: a small model that has to name the letter at once
 learns to find it late or never.
@@ -19,7 +19,7 @@ from distillknob.rewards.tasks.base import Grade, Row, Split, Splits, shown
 
 ENTITIES = "abcde"
 OFFERED = ENTITIES.upper()  # an entity as an option, so that it is found among the options and not among the facts stated
-RELATIONS = "pqrstuvwxyz"
+RELATIONS = "ghijklmnopqrstuvwxyz"
 LETTERS = "WXYZ"
 HOPS = 4
 FORMS = 2 * len(LETTERS)  # each question twice with each letter right, the other options drawn anew
@@ -83,7 +83,7 @@ def _follow(start: str, relations: str) -> str:
 
 
 def question(number: int) -> Question:
-    """Form `number` % 8 of question `number` // 8 of the 39,600 that there are."""
+    """Form `number` % 8 of question `number` // 8 of the 581,400 that there are."""
     rng = random.Random(f"options {number}")
     index, form = divmod(number, FORMS)
     index, first = divmod(index, len(ENTITIES))
@@ -114,8 +114,8 @@ class ChoiceTask:
     unit: str = UNIT
     symbols: str = ENTITIES
     max_new_tokens: int = 3 * HOPS + 2 * len(LETTERS) + 6
-    proxy_width: int = 64
-    proxy_steps: int = 3000
+    proxy_width: int = 96
+    proxy_steps: int = 1400
     proxy_problems: int = 8000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
