@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from benchmarks.show.results import ROOT
+from distillknob.eval.rules import VerdictRules
 
 Figures = dict[str, dict[str, Any]]
 _STUDENT = "accuracy, greedy"
@@ -21,7 +23,8 @@ seeds are t limits and may pass 0 or 100. *Utility*: accuracy of the tuned teach
 lower limit is above −2. *True*: texts at T = 1 whose written steps are all true. The tuned teacher's own greedy, best-of or
 right-only samples were not distilled here: a copier may try them.
 """
-UTILITY_MARGIN = -0.02  # of the studies' verdict rules
+STUDENTS = ("its students: original", "control", "tuned")
+TUNED = {"A": "eta-0.5-c0", "B": "eta+0.5-c0"}  # side: its calibrated teacher
 
 
 def write_page() -> None:
@@ -80,11 +83,14 @@ def _heads(figures: Figures, pattern: str) -> list[str]:
 
 def _roots(figures: Figures, task: str) -> str:
     tables = []
-    for side, tuned in (("A", "eta-0.5-c0"), ("B", "eta+0.5-c0")):
+    for side, tuned in TUNED.items():
+        last = ["GKD control", "GKD tuned"] if side == "A" else ["greedy original"]
+        judged = "utility · collapse: SeqKD · GKD" if side == "A" else "utility · better"
+        head_row = ["root", "teacher, original", "tuned", "utility", "steps written", "true", *STUDENTS, *last, judged]
         rows = []
         for head in _heads(figures, f"{task} {side}, root seed \\d+"):
-            if figures.get(f"{head}: lab refused its teacher", {}).get("value") == 1:
-                rows.append([head.split()[-1], "lab refused its teacher", *[""] * 8])
+            if _refused(figures, head):
+                rows.append([head.split()[-1], "lab refused its teacher", *[""] * (len(head_row) - 2)])
                 continue
             names = (f"{head}: students {tid} lab-{sid}-{task}: {_STUDENT}" for sid, tid in _cells(side, tuned))
             seen = [(f"{head}: teacher {tid}: steps written", f"{head}: teacher {tid}: step validity") for tid in ("orig", tuned)]
@@ -99,42 +105,47 @@ def _roots(figures: Figures, task: str) -> str:
                     " · ".join(outcome for _, outcome in _verdicts(figures, head, task, side, tuned)),
                 ]
             )
-        cells = ["its students: original", "control", "tuned", "GKD control" if side == "A" else "greedy original", "GKD tuned"]
-        head_row = ["root", "teacher, original", "tuned", "utility", "steps written", "true", *cells[: 5 if side == "A" else 4]]
-        table = _rows([*head_row, "utility · collapse: SeqKD · GKD" if side == "A" else "utility · better"], rows)
+        table = _rows(head_row, rows)
         tables.append(f"Side {side}:\n\n{table}\n" if table else "")
     return "".join(tables)
 
 
+def _refused(figures: Figures, head: str) -> bool:
+    return bool(figures.get(f"{head}: lab refused its teacher", {}).get("value"))
+
+
 def _verdicts(figures: Figures, head: str, task: str, side: str, tuned: str) -> list[tuple[str, str]]:
-    """Name and outcome of the verdicts of one study, in three values; the file says which hold, the limits tell the others."""
-    name = f"{head}: teacher {tuned}"
-    found = [("utility kept", _outcome(figures, f"{name}: utility kept holds", f"{name}: accuracy less the original's", False))]
-    verdict = "collapse" if side == "A" else "better"
+    """Name and outcome of the verdicts of one study. The file says which hold; of the others their limits tell what is the matter,
+    but of *better* those to the control alone, not to the greedy original: where these don't tell, it is *not shown*."""
+    teacher = f"{head}: teacher {tuned}"
+    against = _below(figures[f"{teacher}: accuracy less the original's"], -VerdictRules().utility_margin)
+    found = [("utility kept", _outcome(figures[f"{teacher}: utility kept holds"], against))]
     for sid, words in (("seqkd-t1", "SeqKD"), ("gkd-warm", "GKD")):
-        name = f"{head}: students {tuned} lab-{sid}-{task}: {verdict}"
-        if f"{name} holds" in figures:
-            found.append((f"{verdict}, {words}", _outcome(figures, f"{name} holds", f"{name}, margin", side == "A")))
+        name = f"{head}: students {tuned} lab-{sid}-{task}"
+        if side == "A" and f"{name}: collapse holds" in figures:
+            low = figures[f"{name}: collapse, margin"]["low"]
+            found.append((f"collapse, {words}", _outcome(figures[f"{name}: collapse holds"], low is not None and low > 0)))
+        elif f"{name}: better holds" in figures:
+            against = _below(figures[f"{name}: better, margin"], 0.0)
+            found.append((f"better, {words}", _outcome(figures[f"{name}: better holds"], against, "not shown")))
     return found
 
 
-def _outcome(figures: Figures, holds: str, margin: str, falls: bool) -> str:
-    if figures[holds]["value"] == 1:
-        return "holds"
-    found, bound = figures[margin], UTILITY_MARGIN if holds.endswith("utility kept holds") else 0.0
-    against = found["low"] is not None and (found["low"] > bound if falls else found["high"] < bound)
-    return "**does not hold**" if against else "**undecided**"
+def _outcome(holds: dict[str, Any], against: bool, otherwise: str = "undecided") -> str:
+    return "holds" if holds["value"] == 1 else f"**{'does not hold' if against else otherwise}**"
+
+
+def _below(figure: dict[str, Any], bound: float) -> bool:
+    return figure["high"] is not None and figure["high"] < bound
 
 
 def _failed(figures: Figures) -> str:
     rows = []
-    for task in ("chain", "choice", "instruct"):
-        for side, tuned in (("A", "eta-0.5-c0"), ("B", "eta+0.5-c0")):
-            for head in _heads(figures, f"{task} {side}, root seed \\d+"):
-                if figures.get(f"{head}: lab refused its teacher", {}).get("value") == 1:
-                    rows.append([head, "everything", "the lab refused its teacher"])
-                    continue
-                rows += [[head, *one] for one in _verdicts(figures, head, task, side, tuned) if one[1] != "holds"]
+    for task, (side, tuned) in product(("chain", "choice", "instruct"), TUNED.items()):
+        for head in _heads(figures, f"{task} {side}, root seed \\d+"):
+            refused = [("everything", "the lab refused its teacher")]
+            judged = refused if _refused(figures, head) else _verdicts(figures, head, task, side, tuned)
+            rows += [[head, *one] for one in judged if one[1] != "holds"]
     return _rows(["study", "verdict", ""], rows) or "Every verdict holds.\n"
 
 
@@ -190,8 +201,9 @@ def _proxies(figures: Figures) -> str:
         said, truth = (name.rpartition(" ")[2] for name in names)
         values = [_number(figures[name], 1, 2, "+") for name in names]
         rows.append([head.removeprefix("proxy "), values[0], said, values[1], truth, "right" if said == truth else "**wrong**"])
-    same = len(rows) - len({tuple(row[1:]) for row in rows})
-    note = f"\nOf these, {same} has figures equal to another's: it says nothing of its own.\n" if same == 1 else ""
+    own = {tuple(row[1:]): row for row in rows}  # a row with the figures of another one says nothing of its own
+    right = sum(row[-1] == "right" for row in own.values())
+    note = f"\nRows with equal figures counted once, it is right on {right} of {len(own)}.\n" if len(own) < len(rows) else ""
     table = _rows(["proxy", "correlation", "it says", "steps written, η = +0.5 less −0.5", "it is", ""], rows)
     side_b = [[name, _number(figure, 1, 2)] for name, figure in figures.items() if name.startswith("side B, proxy of")]
     return table + note + ("\n" + _rows(["side B's reward", "value"], side_b) if side_b else "")

@@ -23,8 +23,8 @@ from distillknob.rewards.tasks.choice import (
 )
 
 TASK, STEPS = ChoiceTask(), ChoiceTask("steps")
-HOSTILE = ["", "#", "#WA#", "#EA", "#W", "#WA\x00", "\ud800#WAx", "<b>#WA</b>", "=" * 10_000, "q=a" * 2_000, "#WA\n#", "#WΑ"]
-HOSTILE.append("#" + "WA" * 5_000)
+HOSTILE = ["", "#", "#WA#", "#EA", "#W", "#WA\x00", "\ud800#WAx", "<b>#WA</b>", "=" * 10_000, "q=a" * 2_000]
+HOSTILE += ["#WA\n#", "#WΑ", "#" + "WA" * 5_000]
 
 
 def fact(entity: str, relations: str) -> str:

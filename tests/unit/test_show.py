@@ -118,3 +118,28 @@ def test_the_page_has_every_root_seed_and_says_what_was_not_measured(tmp_path: P
     assert len(rows) == 2 and all("holds" in rows[0] and row.count("[") >= 5 for row in rows) and "**undecided**" in rows[1]
     assert page.count("*Not measured yet.*") == 5 and "**does not hold**" in page and "NaN" not in page and "-0" not in page
     assert [line for line in page.splitlines() if "of some kind" in line and "none" in line and "**wrong**" in line]
+
+
+def test_proxies_with_equal_figures_are_counted_once() -> None:
+    """Three rows alike and two more alike are two rows, whatever their names."""
+    found = {}
+    for name, correlation in (("a", 0.5), ("b", 0.5), ("c", 0.5), ("d", None), ("e", None), ("f", 0.6)):
+        said = "none" if correlation is None else "right"
+        found[f"proxy {name} (expected: right): correlation; says {said}"] = vars(Figure(correlation))
+        found[f"proxy {name} (expected: right): steps written; is right"] = vars(Figure(1.0))
+    assert "Rows with equal figures counted once, it is right on 2 of 3.\n" in dial_page._proxies(found)
+    assert "counted once" not in dial_page._proxies({name: one for name, one in found.items() if name[6] in "adf"})
+
+
+def test_a_verdict_that_does_not_hold_is_told_from_an_undecided_one() -> None:
+    head, tuned = "chain B, root seed 1", "eta+0.5-c0"
+    name = f"{head}: students {tuned} lab-seqkd-t1-chain: better"
+    for loss, margin, kept, better in (
+        (Figure(0.0, -0.01, 0.01), Figure(0.1, 0.05, 0.2), "undecided", "not shown"),  # the greedy original may have been as good
+        (Figure(-0.1, -0.2, -0.05), Figure(-0.1, -0.2, -0.05), "does not hold", "does not hold"),
+        (Figure(-0.1, None, None), Figure(-0.1, None, None), "undecided", "not shown"),
+    ):
+        found = {f"{head}: teacher {tuned}: accuracy less the original's": loss, f"{name}, margin": margin}
+        found |= {f"{head}: teacher {tuned}: utility kept holds": Figure(0.0), f"{name} holds": Figure(0.0)}
+        judged = dial_page._verdicts({key: vars(one) for key, one in found.items()}, head, "chain", "B", tuned)
+        assert judged == [("utility kept", f"**{kept}**"), ("better, SeqKD", f"**{better}**")]
