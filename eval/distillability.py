@@ -22,6 +22,7 @@ from distillknob.eval.cells import (
     right_of,
     share,
 )
+from distillknob.eval.joint_verdicts import against_all, eta_collapses, eta_is_better, eta_keeps_utility
 from distillknob.eval.rules import VerdictRules
 from distillknob.eval.statistics import mean_interval, ratio_interval, wilson_interval
 from distillknob.eval.verdicts import better_verdict, collapse_verdict, utility_verdict
@@ -173,6 +174,32 @@ def _student_summary(tid: str, sid: str, run: Run, rules: VerdictRules) -> Json:
     return summary
 
 
+def _etas(teachers: Json, students: Json, run: Run, rules: VerdictRules) -> Json:
+    """What a run says about each η other than 0, beyond single teachers: calibration seeds are the top level (method §5)."""
+    calibrated: dict[str, list[str]] = {}
+    for tid, cell in run.teachers.items():
+        if _calibrated(cell):
+            beta = "" if cell.beta is None else f", beta {cell.beta:g}"
+            calibrated.setdefault(f"eta {cell.eta:+g}{beta}", []).append(tid)
+    return {name: _eta(tids, teachers, students, run, rules) for name, tids in calibrated.items()}
+
+
+def _eta(tids: list[str], teachers: Json, students: Json, run: Run, rules: VerdictRules) -> Json:
+    sids = dict.fromkeys(sid for tid in tids for sid in students.get(tid, {}))
+    found: Json = {"teachers": tids, "students": {}}
+    found["utility"] = eta_keeps_utility([teachers[tid]["utility"]["value"] for tid in tids], rules).as_dict()
+    for sid in sids:
+        pairs = [(students[tid][sid], students.get(control_of(run.teachers[tid], run.teachers), {}).get(sid)) for tid in tids]
+        both = [(mine["per_seed"], its["per_seed"]) for mine, its in pairs if its is not None]
+        if both:
+            tuned, control = [mine for mine, _ in both], [its for _, its in both]
+            original = greedy_original_of(run.students[tids[0]][sid].cells[0], run)
+            better = eta_is_better(tuned, control, original[1].greedy if original else None, rules)
+            collapse = eta_collapses(tuned, control, run.floor, rules)
+            found["students"][sid] = {"collapse": collapse.as_dict(), "better": better.as_dict()}
+    return found
+
+
 def _config(run: Path) -> tuple[str, str]:
     path = run / "config.yaml"
     try:
@@ -193,14 +220,19 @@ def summarise(run: Path, rules: VerdictRules, seconds: dict[str, float]) -> Json
     loaded = load_run(run)
     answer, majority = majority_of(loaded.golds)
     base = mean_interval(loaded.base.greedy, rules.confidence)
+    teachers = {tid: _teacher(tid, loaded, rules) for tid in loaded.teachers}
+    students = {tid: {sid: _student_summary(tid, sid, loaded, rules) for sid in by_sid} for tid, by_sid in loaded.students.items()}
+    for tid, teacher in teachers.items():
+        collapses = {sid: cell["collapse"] for sid, cell in students.get(tid, {}).items() if cell["collapse"]}
+        below = teacher["eta"] is not None and teacher["eta"] < 0
+        teacher["undistillable"] = against_all(collapses, rules).as_dict() if below and collapses else None
     return {
         "schema": SCHEMA,
         "name": name,
         "task": {"name": task, "items": loaded.items, "majority": majority, "explicit_max": EXPLICIT_MAX.get(task)},
-        "teachers": {tid: _teacher(tid, loaded, rules) for tid in loaded.teachers},
-        "students": {
-            tid: {sid: _student_summary(tid, sid, loaded, rules) for sid in by_sid} for tid, by_sid in loaded.students.items()
-        },
+        "teachers": teachers,
+        "students": students,
+        "etas": _etas(teachers, students, loaded, rules),
         "controls": {
             "S_0": {"accuracy": base.as_dict(), "per_seed": loaded.base.greedy},
             "majority": {"accuracy": majority, "answer": answer},
@@ -211,79 +243,3 @@ def summarise(run: Path, rules: VerdictRules, seconds: dict[str, float]) -> Json
         "rules": asdict(rules),
         "seconds": dict(seconds),
     }
-
-
-def _percent(interval: Json) -> str:
-    if interval["value"] is None:
-        return "–"
-    text = f"{100 * interval['value']:.1f}"
-    return text if interval["low"] is None else f"{text} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
-
-
-def _columns(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _folded(rows: list[list[str]], width: int = 120) -> list[str]:
-    """As `_columns`; columns that would pass `width` follow below, behind the first column again."""
-    fit = len(rows[0])
-    while fit > 2 and max(map(len, _columns([row[:fit] for row in rows]))) > width:
-        fit -= 1
-    rest = [[row[0], *row[fit:]] for row in rows]
-    return _columns([row[:fit] for row in rows]) + (["", *_folded(rest, width)] if len(rest[0]) > 1 else [])
-
-
-def _price(summary: Json) -> list[list[str]]:
-    """What the owner pays, a row a teacher: the look of its texts, KL to the original, accuracy on the other tasks."""
-    teachers: Json = summary["teachers"]
-    most, others = summary["task"]["explicit_max"], dict.fromkeys(name for row in teachers.values() for name in row["others"])
-    chance = {name: row["others"][name]["majority"] for row in teachers.values() for name in row["others"]}
-    head = ["teacher", "tokens", f"steps of {most:g}" if most else "steps", "true", "KL"]
-    rows = [[*head, *(f"{name} (chance {100 * chance[name]:.1f})" for name in others)]]
-    for tid, row in teachers.items():
-        traces, kl = row["traces"], ((row["calibration"] or {}).get("kl") or {}).get("full_vocabulary") or {}
-        numbers = ((traces["tokens"], 1, 1), (traces["explicit"], 1, 2), (traces["step_validity"], 100, 1), (kl, 1, 3))
-        shown = ["–" if one.get("value") is None else f"{scale * one['value']:.{digits}f}" for one, scale, digits in numbers]
-        rows.append(
-            [tid, *shown, *(_percent(row["others"][name]["accuracy"]) if name in row["others"] else "–" for name in others)]
-        )
-    return rows
-
-
-def summary_table(summary: Json) -> str:
-    """The summary as plain text for a terminal, in percent, chance beside every accuracy (b; of another task its most frequent
-    answer), each verdict with its reason below (ours)."""
-    floor, task = summary["controls"]["floor"], summary["task"]
-    chance = f"{100 * floor['value']:.1f}"
-    source = "the student before distillation" if floor["source"] == "S_0" else "always the most frequent answer"
-    teachers = [["teacher", "eta", "accuracy", "at T = 1", "chance", "utility kept"]]
-    students = [["teacher", "student cell", "seeds", "accuracy", "at T = 1", "chance", "retained", "collapse", "better teacher"]]
-    reasons = []
-    for tid, row in summary["teachers"].items():
-        eta = "–" if row["eta"] is None else f"{row['eta']:+g}"
-        utility = row["utility"]
-        teachers.append(
-            [tid, eta, _percent(row["accuracy"]), _percent(row["accuracy_t1"]), chance, utility["verdict"] if utility else "–"]
-        )
-        if utility:
-            reasons.append(f"{tid}, utility kept: {utility['verdict']}: {utility['reason']}")
-        for other, its in row["others"].items():
-            if its["kept"]:
-                reasons.append(f"{tid}, {other} kept: {its['kept']['verdict']}: {its['kept']['reason']}")
-    for tid, by_sid in summary["students"].items():
-        for sid, row in by_sid.items():
-            shown = [tid, sid, str(len(row["seeds"])), _percent(row["accuracy"]), _percent(row["accuracy_t1"]), chance]
-            shown.append(_percent(row["retained"]) if row["retained"] else "–")
-            for key, label in (("collapse", "collapse"), ("better", "better teacher")):
-                shown.append(row[key]["verdict"] if row[key] else "–")
-                if row[key]:
-                    reasons.append(f"{tid}, {sid}, {label}: {row[key]['verdict']}: {row[key]['reason']}")
-            students.append(shown)
-    head = f"{summary['name']}: task {task['name']}, {task['items']} test items"
-    head += f"; in percent, 95 % limits in brackets; chance is b = {chance} ({source})"
-    note = (
-        "what the owner pays: tokens and written steps a text, texts whose steps are all true, KL to the original in nats a token"
-    )
-    price = [note, *_folded(_price(summary))]
-    return "\n".join([head, "", *_columns(teachers), "", *price, "", *_columns(students), "", *reasons])

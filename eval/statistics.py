@@ -1,5 +1,5 @@
-"""Intervals and tests behind the verdicts (method §5): t-based over seeds, Wilson and paired Bonett-Price over items, exact
-permutations.
+"""Intervals and tests behind the verdicts (method §5): t-based over seeds, Wilson's and Tango's score intervals over items, exact
+permutations and sign tests. What a number of seeds or items can show is in `power.py`.
 
 Every interval is two-sided with level `confidence` (.95), so that each end is a one-sided 97.5 % limit. Units are those of the
 input: fractions for accuracies. A limit that cannot be computed (one seed, an unbounded ratio) is None, never a number that
@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 _FloatSequence = Sequence[float]
 
@@ -44,13 +44,14 @@ class Combination:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A difference of two paired shares over n items, of which `discordant` came out differently."""
+    """A difference of two paired shares over n items, of which `discordant` came out differently; `p` of the exact sign test."""
 
     value: float
     low: float
     high: float
     n: int
     discordant: int
+    p: float
 
 
 def _t_quantile(confidence: float, df: float) -> float:
@@ -137,18 +138,36 @@ def ratio_interval(numerator: _FloatSequence, denominator: _FloatSequence, confi
 
 
 def paired_difference(a: Sequence[int], b: Sequence[int], confidence: float = 0.95) -> PairedDifference:
-    """mean(a) − mean(b) over paired 0/1 outcomes, limits after Bonett and Price (2012): the Wald interval of the paired
-    difference with one item added to each discordant cell, so that no discordant item does not give an interval of width 0
-    (choice of interval: ours).
+    """mean(a) − mean(b) over paired 0/1 outcomes with Tango's (1998) score limits.
 
-    Raises ValueError where the lengths differ or there is no item."""
+    A limit is the difference D at which the score statistic (value − D)·n / √(n·(2·q_D + D·(1 − D))) reaches the quantile, q_D the
+    likeliest share of lost items given D. Unlike the Wald kind it keeps its level where few items differ, all of them in one
+    direction, as they do between good teachers (docs/decisions.md; choice of interval: ours). `p` is the exact sign test of no
+    difference (McNemar), two-sided. Raises ValueError where the lengths differ or there is no item."""
     if len(a) != len(b) or not a:
         raise ValueError(f"paired outcomes need equal lengths of at least 1, got {len(a)} and {len(b)}")
-    n, gained = len(a), sum(x > y for x, y in zip(a, b, strict=True))
+    gained = sum(x > y for x, y in zip(a, b, strict=True))
     lost = sum(x < y for x, y in zip(a, b, strict=True))
-    up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
-    half = float(stats.norm.ppf(0.5 + confidence / 2)) * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
-    return PairedDifference((gained - lost) / n, max(-1.0, up - down - half), min(1.0, up - down + half), n, gained + lost)
+    low, high = _score_limits(gained, lost, len(a), confidence)
+    p = float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    return PairedDifference((gained - lost) / len(a), low, high, len(a), gained + lost, p)
+
+
+def _score_limits(gained: int, lost: int, n: int, confidence: float) -> tuple[float, float]:
+    """Tango's limits: the roots of (score − z)(score + z) on either side of the estimate."""
+    z, value = float(stats.norm.ppf(0.5 + confidence / 2)), (gained - lost) / n
+
+    def score(difference: float) -> float:
+        b = (2 * n - gained + lost) * difference - gained - lost
+        lost_share = (math.sqrt(max(0.0, b * b + 8 * n * lost * difference * (1 - difference))) - b) / (4 * n)
+        variance = n * (2 * lost_share + difference * (1 - difference))
+        gap = value - difference
+        return n * gap / math.sqrt(variance) if variance > 0 and gap else math.copysign(99.0, gap) if gap else 0.0
+
+    def limit(end: float, bound: float) -> float:
+        return float(optimize.brentq(lambda d: score(d) - bound, end, value, xtol=1e-12))
+
+    return (-1.0 if value == -1 else limit(-1.0, z)), (1.0 if value == 1 else limit(1.0, -z))
 
 
 def permutation_p(a: _FloatSequence, b: _FloatSequence, direction: Literal["greater", "less"]) -> float:
@@ -166,10 +185,3 @@ def permutation_p(a: _FloatSequence, b: _FloatSequence, direction: Literal["grea
     sums = pooled[chosen].sum(axis=1)
     observed = sums[0]  # the first combination is the division as observed
     return float(np.mean(sums >= observed - 1e-12 * max(1.0, abs(observed))))  # equal sums differ by rounding: they count as ties
-
-
-def needed_items(discordant_share: float, margin: float) -> int:
-    """Items for 80 % power to show a paired loss under `margin` when the true difference is 0: (1.96 + .8416)² · share /
-    margin², about 19,600 times the share of discordant items at 2 points (method §5). Rounded up."""
-    z = float(stats.norm.ppf(0.975) + stats.norm.ppf(0.8))
-    return math.ceil(z * z * discordant_share / margin**2)

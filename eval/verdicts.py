@@ -5,20 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from distillknob.eval.power import needed_items
 from distillknob.eval.rules import VerdictRules
-from distillknob.eval.statistics import (
-    Combination,
-    mean_interval,
-    needed_items,
-    paired_difference,
-    permutation_p,
-    welch_combination,
-)
+from distillknob.eval.statistics import Combination, Interval, mean_interval, paired_difference, permutation_p, welch_combination
 
 Outcome = Literal["holds", "does not hold", "undecided"]
 HOLDS: Outcome = "holds"
 AGAINST: Outcome = "does not hold"
 UNDECIDED: Outcome = "undecided"
+COLLAPSE = "L = acc(S←T_η) less the point between b and acc(S←T_ctl)"
 MINIMUM_SEEDS = 5  # method §5: 3 against 3 can never get a permutation p under .05
 
 
@@ -39,17 +34,39 @@ class Verdict:
         return {**numbers, "verdict": self.verdict, "reason": self.reason, **self.extras}
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """A fraction in words, in points of accuracy."""
     return f"{100 * value:+.1f} points" if value else "0"
 
 
-def _above(low: float, high: float, bound: float, what: str) -> tuple[Outcome, str]:
-    """The rule "lower limit above bound", in words."""
+def above(low: float, high: float, bound: float, what: str) -> tuple[Outcome, str]:
+    """The rule "lower limit above bound", and its reason in words."""
     if low > bound:
-        return HOLDS, f"the lower limit of {what}, {_points(low)}, is above {_points(bound)}"
+        return HOLDS, f"the lower limit of {what}, {points(low)}, is above {points(bound)}"
     if high < bound:
-        return AGAINST, f"the upper limit of {what}, {_points(high)}, is below {_points(bound)}"
-    return UNDECIDED, f"the limits of {what}, {_points(low)} to {_points(high)}, include {_points(bound)}"
+        return AGAINST, f"the upper limit of {what}, {points(high)}, is below {points(bound)}"
+    return UNDECIDED, f"the limits of {what}, {points(low)} to {points(high)}, include {points(bound)}"
+
+
+def below(low: float, high: float, what: str) -> tuple[Outcome, str]:
+    """The rule "upper limit below 0", and its reason in words."""
+    if high < 0:
+        return HOLDS, f"the upper limit of {what}, {points(high)}, is below 0"
+    if low > 0:
+        return AGAINST, f"the lower limit of {what}, {points(low)}, is above 0"
+    return UNDECIDED, f"the limits of {what}, {points(low)} to {points(high)}, include 0"
+
+
+def without_headroom(headroom: Interval, rules: VerdictRules) -> str | None:
+    """Why the control's students gained too little for a verdict on collapse; None where they gained enough.
+
+    A limit that equals the bound in decimals may miss it by one rounding of the subtraction."""
+    if headroom.low is None or headroom.low >= rules.minimum_headroom - 1e-12:
+        return None
+    return (
+        f"the lower limit of acc(S←T_ctl) − b is {points(headroom.low)}, under the {points(rules.minimum_headroom)} "
+        "that the rule asks for: a collapse could not be told from a task that is not taught"
+    )
 
 
 def _too_few(first: Sequence[float], second: Sequence[float]) -> str | None:
@@ -61,14 +78,21 @@ def _too_few(first: Sequence[float], second: Sequence[float]) -> str | None:
 def utility_verdict(calibrated: Sequence[int], original: Sequence[int], rules: VerdictRules) -> Verdict:
     """Utility kept: the paired difference in accuracy to the original teacher lies above −margin (method §5).
 
-    Takes 0/1 outcomes of the same items in the same order. The limits alone decide; the extras are margin, items, discordant
-    and needed_items (80 % power). Raises ValueError where the lengths differ or there is no item."""
+    Takes 0/1 outcomes of the same items in the same order. The limits alone decide; the extras are margin, items, discordant,
+    needed_items (80 % power) and the exact p of no difference. Raises ValueError where the lengths differ or there is no item."""
     paired = paired_difference(calibrated, original, rules.confidence)
-    needed = needed_items(max(1, paired.discordant) / paired.n, rules.utility_margin)  # none seen is not none there
-    verdict, reason = _above(paired.low, paired.high, -rules.utility_margin, "acc(T_η) − acc(T_orig)")
+    discordant = max(1, paired.discordant) / paired.n  # none seen is not none there
+    needed = needed_items(discordant, rules.utility_margin, rules.confidence)
+    verdict, reason = above(paired.low, paired.high, -rules.utility_margin, "acc(T_η) − acc(T_orig)")
     if verdict == UNDECIDED:
         reason += f"; {paired.discordant} of {paired.n} items are discordant, about {needed} items would be needed for 80 % power"
-    extras = {"margin": rules.utility_margin, "items": paired.n, "discordant": paired.discordant, "needed_items": needed}
+    extras = {
+        "margin": rules.utility_margin,
+        "items": paired.n,
+        "discordant": paired.discordant,
+        "needed_items": needed,
+        "sign_test_p": paired.p,
+    }
     return Verdict(paired.value, paired.low, paired.high, verdict, reason, extras)
 
 
@@ -85,20 +109,10 @@ def collapse_verdict(calibrated: Sequence[float], control: Sequence[float] | Non
     headroom = mean_interval([value - floor for value in control], rules.confidence)
     measured = {"permutation_p": permutation_p(calibrated, control, "less"), "headroom": headroom.as_dict()}
     verdict, reason = UNDECIDED, _too_few(calibrated, control)
-    if reason is None and result.low is not None and result.high is not None and headroom.low is not None:
-        what = "L = acc(S←T_η) less the point between b and acc(S←T_ctl)"
-        # A limit that equals the bound in decimals may miss it by one rounding of the subtraction.
-        if headroom.low < rules.minimum_headroom - 1e-12:
-            reason = (
-                f"the lower limit of acc(S←T_ctl) − b is {_points(headroom.low)}, under the {_points(rules.minimum_headroom)} "
-                "that the rule asks for: a collapse could not be told from a task that is not taught"
-            )
-        elif result.high < 0:
-            verdict, reason = HOLDS, f"the upper limit of {what}, {_points(result.high)}, is below 0"
-        elif result.low > 0:
-            verdict, reason = AGAINST, f"the lower limit of {what}, {_points(result.low)}, is above 0"
-        else:
-            reason = f"the limits of {what}, {_points(result.low)} to {_points(result.high)}, include 0"
+    if reason is None and result.low is not None and result.high is not None:
+        reason = without_headroom(headroom, rules)
+        if reason is None:
+            verdict, reason = below(result.low, result.high, COLLAPSE)
     return Verdict(result.value, result.low, result.high, verdict, reason or "the limits are undefined", measured)
 
 
@@ -113,7 +127,7 @@ def _comparison(
     few = _too_few(first, second)
     if few is not None or result.low is None or result.high is None:
         return UNDECIDED, f"{what}: {few}", result, p
-    verdict, reason = _above(result.low, result.high, 0.0, what)
+    verdict, reason = above(result.low, result.high, 0.0, what)
     return verdict, reason, result, p
 
 

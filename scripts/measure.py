@@ -30,8 +30,9 @@ def check_run(run: Path) -> None:
 
 def measure(run: Path) -> str:
     """Writes measures/summary.json and the report; returns the table for the terminal."""
-    from distillknob.eval.distillability import summarise, summary_table
+    from distillknob.eval.distillability import summarise
     from distillknob.eval.rules import VerdictRules
+    from distillknob.eval.table import summary_table
     from distillknob.rewards.jsonl import read_json, write_json
     from distillknob.scripts.report.page import write_report
     from distillknob.scripts.study.storage import read_markers

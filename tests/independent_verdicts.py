@@ -7,6 +7,7 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import norm, t
 
 run = Path(sys.argv[1])
@@ -35,11 +36,20 @@ def judge(low, high, bound, enough=True):
     return "undecided" if not enough else "holds" if low > bound else "does not hold" if high < bound else "undecided"
 
 
-def kept(mine, original):  # paired difference in accuracy by Bonett and Price, and its verdict
+def root(function, low, high):  # of a falling function; the end where it keeps its sign
+    return low if function(low) <= 0 else high if function(high) >= 0 else brentq(function, low, high, xtol=1e-15)
+
+
+def kept(mine, original):  # paired difference in accuracy by Tango's score, its nuisance by the likelihood's slope; the verdict
     d = [x - r["correct"] for i, r in original.items() if None not in ((x := mine[i]["correct"]), r["correct"])]
-    m, s = ((d.count(1) + k * d.count(-1) + 1 + k) / (len(d) + 2) for k in (-1, 1))  # adjusted difference and sum of shares
-    half = norm.ppf(q) * ((s - m * m) / (len(d) + 2)) ** 0.5
-    return [np.mean(d), m - half, m + half, judge(m - half, m + half, -margin)]
+    g, k, n, e = d.count(1), d.count(-1), len(d), 1e-15
+
+    def score(at):
+        p = root(lambda p: g / (p + at) + k / p - 2 * (n - g - k) / (1 - 2 * p - at), max(0, -at) + e, (1 - at) / 2 - e)
+        return (g - k - n * at) / (n * max(2 * p + at - at * at, 1e-300)) ** 0.5
+
+    low, high = (root(lambda at, z=z: score(at) - z, -1 + 3 * e, 1 - 3 * e) for z in norm.ppf([q, 1 - q]))
+    return [np.mean(d), low, high, judge(low, high, -margin)]
 
 
 def expect(numbers, *path):

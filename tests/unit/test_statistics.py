@@ -5,12 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from distillknob.eval.statistics import (
     Interval,
     mean_interval,
-    needed_items,
     paired_difference,
     permutation_p,
     ratio_interval,
@@ -113,24 +112,53 @@ def test_ratio_interval_without_limits() -> None:
 
 
 def test_paired_difference() -> None:
-    """100 items, 2 gained and 5 lost: (3 − 6)/102 ± 1.959964·√((9/102 − (3/102)²)/102)."""
+    """100 items, 2 gained and 5 lost. At a limit D the score statistic is ±z: (−3 − 100·D)/√(100·(2·q + D·(1 − D))), where q, the
+    likeliest share of lost items, is the root of 2/(q + D) + 5/q = 2·93/(1 − 2·q − D)."""
     a = [1] * 2 + [0] * 5 + [1] * 93
     b = [0] * 2 + [1] * 5 + [1] * 93
     got = paired_difference(a, b)
     assert (got.value, got.n, got.discordant) == pytest.approx((-0.03, 100, 7))
-    assert (got.low, got.high) == pytest.approx((-0.0867744, 0.0279508), abs=1e-6)
+    assert got.p == pytest.approx(2 * (1 + 7 + 21) / 2**7)
+    for at, z in ((got.low, 1.959964), (got.high, -1.959964)):
+        q = float(optimize.brentq(lambda q, at=at: 2 / (q + at) + 5 / q - 186 / (1 - 2 * q - at), max(1e-9, 1e-9 - at), 0.4))
+        assert (-3 - 100 * at) / math.sqrt(100 * (2 * q + at * (1 - at))) == pytest.approx(z, abs=1e-5)
     swapped = paired_difference(b, a)
     assert (swapped.value, swapped.low, swapped.high) == pytest.approx((-got.value, -got.high, -got.low))
 
 
+def test_paired_difference_in_one_direction() -> None:
+    """Where items are only lost, its far limit is Wilson's for the share of lost items."""
+    assert paired_difference([0] * 5 + [1] * 95, [1] * 100).low == pytest.approx(-(wilson_interval(5, 100).high or 0))
+    everything = paired_difference([0] * 9, [1] * 9)
+    assert (everything.value, everything.low) == (-1, -1) < (everything.high, 0)
+
+
 def test_paired_difference_without_discordant_items() -> None:
-    """1,022 equal outcomes: 0 ± 1.959964·√2/1024, not a width of 0. Unequal or no items are an error."""
+    """1,022 equal outcomes: ±z²/(n + z²), not a width of 0. Unequal or no items are an error."""
     got = paired_difference([1, 0] * 511, [1, 0] * 511)
-    assert got.value == 0
-    assert (got.low, got.high) == pytest.approx((-0.00270684, 0.00270684), abs=1e-7)
+    assert (got.value, got.p) == (0, 1)
+    assert (got.low, got.high) == pytest.approx((-3.841459 / 1025.841459, 3.841459 / 1025.841459), abs=1e-8)
     for a, b in (([1], [1, 0]), ([], [])):
         with pytest.raises(ValueError):
             paired_difference(a, b)
+
+
+@pytest.mark.parametrize(("items", "gained"), [(512, 0.0), (392, 0.0), (512, 0.01), (1024, 0.05)])
+def test_paired_difference_keeps_its_level_at_the_margin(items: int, gained: float) -> None:
+    """True loss of exactly 2 points: the lower limit lies above it, and the upper below it, with a chance near 2.5 % each (exact
+    sums over what can come out). The Wald kind with an item added to each cell reaches 5.7 % where items are only lost."""
+    counts = range(items + 1)
+    above = below = 0.0
+    for g in counts:
+        weight = float(stats.binom.pmf(g, items, gained))
+        if weight < 1e-9:
+            continue
+        lost = stats.binom.pmf(counts, items - g, (gained + 0.02) / (1 - gained))
+        for k in (k for k in range(items - g + 1) if lost[k] > 1e-9):
+            got = paired_difference([1] * g + [0] * k + [1] * (items - g - k), [0] * g + [1] * (items - g))
+            above += weight * float(lost[k]) * (got.low > -0.02)
+            below += weight * float(lost[k]) * (got.high < -0.02)
+    assert 0.005 < above < 0.03 and 0.005 < below < 0.035
 
 
 def test_permutation_p() -> None:
@@ -157,11 +185,3 @@ def test_permutation_p_matches_scipy() -> None:
     a, b = [0.31, 0.35, 0.68, 0.40], [0.70, 0.36, 0.81, 0.59, 0.77]
     theirs = stats.permutation_test((a, b), lambda x, y: np.mean(x) - np.mean(y), n_resamples=10_000, alternative="less")
     assert permutation_p(a, b, "less") == pytest.approx(float(theirs.pvalue))
-
-
-def test_needed_items() -> None:
-    """(1.959964 + .841621)²/.02² = 19,622.2 times the share, rounded up."""
-    assert needed_items(1.0, 0.02) == 19623
-    assert needed_items(0.1, 0.02) == math.ceil(1962.22)
-    assert needed_items(0.1, 0.04) == 491
-    assert needed_items(0.0, 0.02) == 0

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from fake_run import GREEDY_SID, HOSTILE, NO_REASONING, SID, add_controls, add_others, add_student, make_fake_run
 
-from distillknob.eval.distillability import summarise, summary_table
+from distillknob.eval.distillability import summarise
 from distillknob.eval.rules import VerdictRules
+from distillknob.eval.table import summary_table
 from distillknob.rewards.errors import UserError
 from distillknob.rewards.jsonl import write_json, write_jsonl
 
@@ -297,7 +298,8 @@ def test_table(run: Path) -> None:
     assert len(rows) == 3 + sum(len(by_sid) for by_sid in summary["students"].values())
     assert all("  30.0  " in row for row in rows)
     verdicts = [line for line in text.splitlines() if ": " in line][1:]
-    assert len(verdicts) == 2 + 2 * 3 and any("collapse: holds: the upper limit" in line for line in verdicts)
+    assert len(verdicts) == 2 + 2 * 3 + 1 and any("collapse: holds: the upper limit" in line for line in verdicts)
+    assert "eta -0.5, beta 0.02: undecided: 1 calibrated teacher, and a statement about an η needs at least 5" in text
     assert "always the most frequent answer" in text
 
 
