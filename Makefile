@@ -12,7 +12,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= 1
 PACKAGE_FILES := $(sort $(shell find rewards eval trainer scripts configs -name '__pycache__' -prune -o -type f -print))
 
-.PHONY: demo test test-slow lint show-chain show-dial install clean
+.PHONY: demo test test-slow lint show-chain show-dial show-null install clean
 
 demo: install
 	$(BIN)/distillknob run undistillable --output $(RUNS)/undistillable
@@ -34,6 +34,9 @@ show-chain: install
 
 show-dial: install
 	$(BIN)/python -m benchmarks.show.dial $(PART)
+
+show-null: install
+	$(BIN)/python -m benchmarks.show.null $(PART)
 
 install: $(VENV)/installed
 

@@ -102,5 +102,6 @@ def _means(cells: _Cells) -> list[float]:
     return [sum(cell) / len(cell) for cell in cells]
 
 
-def _few(teachers: int) -> str:
-    return f"{teachers} calibrated teacher{'' if teachers == 1 else 's'}, and a statement about an η needs at least {MINIMUM_SEEDS} (calibration_seeds)"
+def _few(count: int) -> str:
+    teachers = "1 calibrated teacher" if count == 1 else f"{count} calibrated teachers"
+    return f"{teachers}, and a statement about an η needs at least {MINIMUM_SEEDS} (calibration_seeds)"

@@ -62,12 +62,15 @@ def needed_seeds(effect: float, spreads: Sequence[float], coefficients: Sequence
 
 def needed_items(discordant_share: float, margin: float, confidence: float = 0.95) -> int:
     """Items for 80 % power to show a paired loss under `margin` when the true difference is 0: (1.96 + .8416)² · share /
-    margin², about 19,600 times the share of discordant items at 2 points (method §5). Rounded up."""
-    z = float(stats.norm.ppf(0.5 + confidence / 2) + stats.norm.ppf(POWER))
-    return math.ceil(z * z * discordant_share / margin**2)
+    margin², about 19,600 times the share of discordant items at 2 points (method §5); rounded up.
+
+    Never under 1.96² · (1 − margin) / margin, 189 at 2 points: with fewer not even items that all agree show it."""
+    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    both = z + float(stats.norm.ppf(POWER))
+    return max(math.ceil(both * both * discordant_share / margin**2), math.ceil(z * z * (1 - margin) / margin))
 
 
 def detectable_margin(discordant_share: float, items: int, confidence: float = 0.95) -> float:
     """The smallest margin that a teacher without loss is shown to keep, with a chance of 80 %: `needed_items` read backwards."""
-    z = float(stats.norm.ppf(0.5 + confidence / 2) + stats.norm.ppf(POWER))
-    return z * math.sqrt(discordant_share / items)
+    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    return max((z + float(stats.norm.ppf(POWER))) * math.sqrt(discordant_share / items), z * z / (items + z * z))

@@ -170,6 +170,27 @@ def _score_limits(gained: int, lost: int, n: int, confidence: float) -> tuple[fl
     return (-1.0 if value == -1 else limit(-1.0, z)), (1.0 if value == 1 else limit(1.0, -z))
 
 
+def between_deviation(groups: Sequence[_FloatSequence], confidence: float = 0.95) -> Interval:
+    """Standard deviation between the true means of equally treated groups (teachers), beyond what their members (students) differ.
+
+    One-way random effects by analysis of variance, √max(0, (MS_between − MS_within) / m); limits after Williams and Tukey, never
+    under 0; for groups of unequal size m is their harmonic mean. Raises ValueError for under two groups or two members."""
+    sizes = [len(group) for group in groups]
+    if len(groups) < 2 or min(sizes) < 2:
+        raise ValueError("between_deviation needs two groups or more of two members or more")
+    members, outer, inner = len(sizes) / sum(1 / size for size in sizes), len(groups) - 1, sum(sizes) - len(groups)
+    means = [float(np.mean(group)) for group in groups]
+    between = members * float(np.var(means, ddof=1))
+    within = sum(float(np.var(group, ddof=1)) * (len(group) - 1) for group in groups) / inner
+
+    def limit(q: float) -> float:
+        scaled = outer * (between - within * float(stats.f.ppf(q, outer, inner))) / (members * float(stats.chi2.ppf(q, outer)))
+        return math.sqrt(max(0.0, scaled))
+
+    tail = (1 - confidence) / 2
+    return Interval(math.sqrt(max(0.0, (between - within) / members)), limit(1 - tail), limit(tail), len(groups))
+
+
 def permutation_p(a: _FloatSequence, b: _FloatSequence, direction: Literal["greater", "less"]) -> float:
     """Exact one-sided p of mean(a) − mean(b) over all ways to divide the values; never under 1/C(n_a+n_b, n_a) (method §5).
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "calibrate": "calibrate one teacher",
     "check-proxy": "say whether the dial would turn the right way with a proxy; trains nothing",
     "distill": "train one student",
+    "power": "say what a study can show and what it can't, before it is run",
     "measure": "compute measures/summary.json of a run folder from its predictions",
     "report": "write report/index.html of a run folder",
 }

@@ -15,6 +15,7 @@ from distillknob.scripts.study.config import Study
 from distillknob.scripts.study.loading import add_override_flags, load_config, overrides_from
 from distillknob.scripts.study.plan import StudyPlan
 
+SPREAD = 0.05  # between student seeds, assumed for what is said before a run; `distillknob power` takes a known one
 _EPILOG = (
     "Studies that come with the package: undistillable and distillable (the lab, both sides of the dial, some minutes each) and "
     "tiny (the whole chain in about half a minute). "
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> None:
     """Runs the study."""
     from distillknob.scripts.measure import measure
+    from distillknob.scripts.power import Spread, describe
     from distillknob.scripts.study.engine import plan, run_stages
     from distillknob.scripts.study.manifest import check_rules
     from distillknob.scripts.study.storage import RunLock, read_marker
@@ -71,7 +73,8 @@ def main(arguments: argparse.Namespace) -> None:
         counts = Counter(status for _, status in planned_now)
         again = sum(status == "run" and read_marker(run, stage.name) is not None for stage, status in planned_now)
         again_words = f" ({again} of them again, since something changed)" if again else ""
-        print(f"{run}: {counts['run']} stages to run{again_words}, {counts['done']} done\n{power(study)}", flush=True)
+        print(f"{run}: {counts['run']} stages to run{again_words}, {counts['done']} done", flush=True)
+        print("\n".join(describe(study, [Spread("assumed", SPREAD, SPREAD)])), flush=True)
         run_stages(planned.stages, run, jobs=study.jobs, reuse=reuse)
         print(measure(run))
     print(f"\nresult: {run / 'measures' / 'summary.json'}\nreport: {run / 'report' / 'index.html'}")
@@ -80,18 +83,6 @@ def main(arguments: argparse.Namespace) -> None:
 def _is_ours(run: Path) -> bool:
     """Whether a folder is a run's, even of one that was cut off before it had written its config."""
     return (run / "config.yaml").is_file() or (run / "lock").is_file()
-
-
-def power(study: Study) -> str:
-    """What the number of test items allows the verdict on utility to see, said before anything is run (method §5)."""
-    from distillknob.eval.statistics import needed_items
-
-    margin, items = study.verdicts.utility_margin, study.measure.items
-    share = min(1.0, items / needed_items(1.0, margin))
-    return (
-        f"utility kept, margin {100 * margin:g} points: about {needed_items(1.0, margin):,} items × the share of discordant ones "
-        f"are needed for 80 % power; {items:,} are enough where up to {100 * share:.1f} % differ"
-    )
 
 
 def study_file(name: str) -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distillknob.eval.power import DIFFERENCE, contrast_power, detectable_effect, detectable_margin, needed_items, needed_seeds
-from distillknob.eval.statistics import welch_combination
+from distillknob.eval.statistics import paired_difference, welch_combination
 
 
 def test_power_of_a_difference_is_the_textbooks() -> None:
@@ -53,9 +53,12 @@ def test_what_is_detectable_has_a_power_of_80_percent() -> None:
 
 
 def test_needed_items() -> None:
-    """(1.959964 + .841621)²/.02² = 19,622.2 times the share, rounded up; the margin is the same rule backwards."""
+    """(1.959964 + .841621)²/.02² = 19,622.2 times the share, rounded up, and no fewer than show the margin where all agree:
+    1.959964²·.98/.02 = 188.2. The smallest margin is the same rule backwards."""
     assert needed_items(1.0, 0.02) == 19623
     assert needed_items(0.1, 0.02) == math.ceil(1962.22)
     assert needed_items(0.1, 0.04) == 491
-    assert needed_items(0.0, 0.02) == 0
+    assert needed_items(0.0, 0.02) == needed_items(0.001, 0.02) == 189
+    assert paired_difference([1] * 189, [1] * 189).low > -0.02 > paired_difference([1] * 188, [1] * 188).low
+    assert detectable_margin(0.0, 189) == pytest.approx(0.02, abs=1e-4)
     assert detectable_margin(0.1, 1963) == pytest.approx(0.02, abs=1e-5)

@@ -298,7 +298,8 @@ def test_table(run: Path) -> None:
     assert len(rows) == 3 + sum(len(by_sid) for by_sid in summary["students"].values())
     assert all("  30.0  " in row for row in rows)
     verdicts = [line for line in text.splitlines() if ": " in line][1:]
-    assert len(verdicts) == 2 + 2 * 3 + 1 and any("collapse: holds: the upper limit" in line for line in verdicts)
+    assert len(verdicts) == 2 + 2 * 3 + 2 and any("collapse: holds: the upper limit" in line for line in verdicts)
+    assert "by every copier tried: " in text
     assert "eta -0.5, beta 0.02: undecided: 1 calibrated teacher, and a statement about an η needs at least 5" in text
     assert "always the most frequent answer" in text
 

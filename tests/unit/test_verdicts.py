@@ -21,7 +21,7 @@ def test_utility_holds() -> None:
     """1,022 equal items: limits ±z²/(1,022 + z²), above −.02; none discordant is taken as one, 7.849/.02²/1,022 = 19.2 items."""
     got = utility_verdict([1] * 1022, [1] * 1022, RULES)
     assert got.verdict == "holds" and got.value == 0 and got.low == pytest.approx(-0.00374469, abs=1e-7)
-    assert got.extras == {"margin": 0.02, "items": 1022, "discordant": 0, "needed_items": 20, "sign_test_p": 1.0}
+    assert got.extras == {"margin": 0.02, "items": 1022, "discordant": 0, "needed_items": 189, "sign_test_p": 1.0}
     assert "above -2.0 points" in got.reason
 
 
