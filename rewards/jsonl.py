@@ -2,6 +2,7 @@
 or absent."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,12 +15,32 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is larger than any number of 64 bits")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
+
+
+def parse_json(text: str) -> Any:
+    """A JSON document; ValueError or RecursionError for broken JSON, NaN, numbers that are infinite, and keys given twice."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+
+
 def read_numbered_jsonl(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """The objects of a JSONL file, each with its 1-based line number; blank lines are skipped but counted.
 
     Accepts a byte order mark, CRLF and a last line without a newline. Lines end at \\n only, so that U+2028 inside a string is
-    text. Raises UserError, naming file and line, for a missing file, bytes that are not UTF-8, broken JSON, NaN or Infinity, or
-    a line that is not an object (ours; case B45)."""
+    text. Raises UserError, naming file and line, for a missing file, bytes that are not UTF-8, broken JSON, NaN or infinity, a
+    key given twice, or a line that is not an object (ours; case B45)."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -29,7 +50,7 @@ def read_numbered_jsonl(path: Path) -> list[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+            row = parse_json(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise UserError(
                 f"{path}, line {number}: not valid JSON in UTF-8 ({error}); one JSON object a line is expected"
@@ -48,10 +69,10 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_json(path: Path) -> Any:
-    """One JSON document; UserError, naming the file, for a missing file, bytes that are not UTF-8, broken JSON, NaN or Infinity
-    (ours)."""
+    """One JSON document; UserError, naming the file, for a missing file, bytes that are not UTF-8, broken JSON, NaN or infinity,
+    a key given twice (ours)."""
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_refuse_constant)
+        return parse_json(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as JSON in UTF-8 ({error})") from error
 

@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> None:
     from distillknob.scripts.power import Spread, describe
     from distillknob.scripts.study.engine import plan, run_stages
     from distillknob.scripts.study.manifest import check_rules
-    from distillknob.scripts.study.storage import RunLock, read_marker
+    from distillknob.scripts.study.storage import RunLock, check_output, read_marker
 
     study = load_config(Study, study_file(arguments.study), overrides_from(arguments))
     models, data = find_sources(study)
@@ -55,9 +55,7 @@ def main(arguments: argparse.Namespace) -> None:
     run: Path = arguments.output or Path("runs") / study.name
     if run.exists() and not (run.is_dir() and (not any(run.iterdir()) or _is_ours(run))):
         raise UserError(f"--output: {run} is not an empty folder or an earlier run; give the run a folder of its own")
-    for role, folder in models.items():
-        if run.resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"--output: {run} lies in the {role}'s model folder {folder}; give the run a folder of its own")
+    check_output(run, models)
     reuse = [folder.resolve() for folder in arguments.reuse]
     for folder in reuse:
         if not (folder / ".stages").is_dir() or folder == run.resolve():
@@ -113,6 +111,7 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
     test = len(task.rows("test", study.measure.items, 0))
     if test < study.measure.items:
         raise UserError(f"measure.items: {study.measure.items}, but the task has {test} test items; valid: up to {test}")
+    check_lab_sizes(study)
     settings = study.calibration
     check_groups(
         processes=1,
@@ -141,6 +140,30 @@ def find_sources(study: Study) -> tuple[dict[str, Path], dict[str, str]]:
         arguments(CalibrateConfig(study.task, settings, 0.0, 0), Path(".work"))
     data = [path for config in (study.task, *study.other_tasks) for path in config.files.values()]
     return models, {str(path): hash_file(path) for path in data}
+
+
+def check_lab_sizes(study: Study) -> None:
+    """UserError where a model of the lab is to learn or answer more rows than the task has: said here, not by its stage."""
+    from distillknob.rewards.tasks import LAB_TASKS, lab_task
+    from distillknob.trainer.supervised import Supervised
+
+    if study.task.name not in LAB_TASKS:
+        return
+    task, lab, batch = lab_task(study.task.name), study.lab, Supervised(1).batch_size
+    trained = {
+        "base.steps": (study.teacher, lab.base.steps * batch),
+        "teacher.style_steps": (study.teacher, lab.teacher.style_steps * batch),
+        "proxy.problems": (study.proxy, lab.proxy.problems or task.proxy_problems),
+        "student.steps": (study.student, lab.student.steps * batch),
+    }
+    for key, (model, count) in trained.items():
+        if model == "lab" and count > (most := task.train_rows):
+            shown = f"{count:,} rows" if key.endswith("problems") else f"{count // batch:,} updates of {batch} rows"
+            raise UserError(f"lab.{key}: {shown}, but task {task.name} has {most:,} training rows")
+    items = {"teacher": (study.teacher, lab.teacher.validation_items), "reward": (study.reward_model, lab.reward.validation_items)}
+    for role, (model, count) in items.items():
+        if model == "lab" and count > (most := len(task.rows("validation", count, 0))):
+            raise UserError(f"lab.{role}.validation_items: {count}, but the task has {most} validation items; valid: up to {most}")
 
 
 def check_test_items(task: Task, config: TaskConfig, items: int, folder: Path | None, key: str, alphabet: str = "") -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAXIMUM_ETA = 100.0
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")  # of TRL 1.16; it looks at the first step
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -94,6 +97,12 @@ class Calibration:
             raise ValueError("beta: must be 0 or above")
         if self.beta == 0 and self.kl_ceiling is not None:
             raise ValueError("kl_ceiling: with beta 0 no KL is measured: set kl_ceiling: null")
+        for name, most in (("kl_ceiling", None), ("entropy_floor", None), ("truncation_ceiling", 1.0)):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and (most is None or value <= most)):
+                raise ValueError(f"{name}: must be above 0{f' and at most {most:g}' if most else ''}, or null")
+        if self.utility_floor is not None and not 0 <= self.utility_floor <= 1:
+            raise ValueError("utility_floor: must be a mean task reward from 0 to 1, or null")
         if self.reward_decimals is not None and self.reward_decimals < 0:
             raise ValueError("reward_decimals: must be 0 or above, or null")
         if not 0 < self.gate_at <= 1:
@@ -121,6 +130,8 @@ class CalibrateConfig:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError("seed: must be 0 or above")
+        if abs(self.eta) > MAXIMUM_ETA:
+            raise ValueError(f"eta: must be from {-MAXIMUM_ETA:g} to {MAXIMUM_ETA:g}; rewards are compared at the scale of 1")
         sign = {"distillable": 1, "undistillable": -1, None: 0}[self.settings.direction]
         if sign and sign * self.eta < 0:
             raise ValueError(f"eta: {self.eta:g} contradicts direction: {self.settings.direction}")
@@ -185,6 +196,7 @@ _SAME_NAME = (
 def arguments(config: CalibrateConfig, work: Path) -> CalibrationConfig:
     """The trainer's arguments for a stage; UserError for a `trl` key that can't be set there."""
     from dataclasses import fields
+    from typing import get_type_hints
 
     from distillknob.rewards.errors import UserError
     from distillknob.trainer.calibration_config import CalibrationConfig
@@ -212,15 +224,34 @@ def arguments(config: CalibrateConfig, work: Path) -> CalibrationConfig:
     }
     defaults: dict[str, Any] = {"lr_scheduler_type": "constant", "top_k": 0, "report_to": [], "dataloader_pin_memory": False}
     given, known = s.trl or {}, {field.name for field in fields(CalibrationConfig) if field.init}
+    hints = get_type_hints(CalibrationConfig) if given else {}
     for key in given:
         if key in ours:
             raise UserError(f"calibration.trl.{key}: set by the study (steps, seed, output …) or by the key of that name")
         if key not in known:
             raise UserError(f"calibration.trl.{key}: unknown key; valid: the arguments of TRL's GRPOConfig")
+        check_trl_value(key, given[key], hints[key])
     try:
         return CalibrationConfig(**(defaults | cpu_arguments() | given | ours))
     except (TypeError, ValueError) as error:
         raise UserError(f"calibration: {error}") from error
+
+
+def check_trl_value(key: str, value: Any, hint: Any) -> None:
+    """UserError for a value of another type than GRPOConfig's field has, or one that TRL would only stumble over in training."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    from distillknob.rewards.errors import UserError
+
+    try:
+        TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]["msg"]
+        raise UserError(f"calibration.trl.{key}: {value!r}: {first[:1].lower()}{first[1:]}") from error
+    if key == "loss_type" and value not in LOSS_TYPES:
+        raise UserError(f"calibration.trl.loss_type: {value!r}; valid: {', '.join(LOSS_TYPES)}")
+    if key in ("temperature", "num_iterations", "max_grad_norm", "repetition_penalty") and value is not None and value <= 0:
+        raise UserError(f"calibration.trl.{key}: {value!r}; valid: above 0")
 
 
 def calibration_record(

@@ -89,6 +89,11 @@ class LabTask(Task, Protocol):
         ...
 
     @property
+    def train_rows(self) -> int:
+        """Different rows that its split `train` has."""
+        ...
+
+    @property
     def proxy_width(self) -> int:
         """Hidden size of a proxy that can learn the task."""
         ...
@@ -122,14 +127,18 @@ class Splits:
         numbers = [item * forms + rng.randrange(forms) for item in drawn]
         self._test, self._validation, self._held_out = numbers[:HELD_OUT], numbers[HELD_OUT:], frozenset(drawn)
 
+    @property
+    def train_rows(self) -> int:
+        """Rows of `train`: every form of every item that is not held out."""
+        return (self.size - len(self._held_out)) * self.forms
+
     def numbers(self, split: Split, count: int, seed: int) -> list[int]:
         """`count` different numbers of a split (of the fixed ones at most all); UserError where `train` has fewer."""
         if split != "train":
             return (self._test if split == "test" else self._validation)[:count]
-        held_out = 2 * HELD_OUT * self.forms
-        if count > self.size * self.forms - held_out:
-            raise UserError(f"task {self.task}: {count} training rows asked for; there are {self.size * self.forms - held_out}")
-        drawn = random.Random(seed).sample(range(self.size * self.forms), count + held_out)
+        if count > self.train_rows:
+            raise UserError(f"task {self.task}: {count} training rows asked for; there are {self.train_rows}")
+        drawn = random.Random(seed).sample(range(self.size * self.forms), count + len(self._held_out) * self.forms)
         return [number for number in drawn if number // self.forms not in self._held_out][:count]
 
 

@@ -83,6 +83,7 @@ class ChainTask:
     unit: str = UNIT
     symbols: str = "01234"
     max_new_tokens: int = 26
+    train_rows: int = _SPLITS.train_rows
     proxy_width: int = 48
     proxy_steps: int = 900
     proxy_problems: int = 2000

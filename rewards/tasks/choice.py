@@ -114,6 +114,7 @@ class ChoiceTask:
     unit: str = UNIT
     symbols: str = ENTITIES
     max_new_tokens: int = 3 * HOPS + 2 * len(LETTERS) + 6
+    train_rows: int = _SPLITS.train_rows
     proxy_width: int = 96
     proxy_steps: int = 1400
     proxy_problems: int = 8000

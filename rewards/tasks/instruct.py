@@ -159,6 +159,7 @@ class InstructTask:
     unit: str = UNIT
     symbols: str = SYMBOLS
     max_new_tokens: int = (LENGTH + 3) * STEPS + LENGTH + 5
+    train_rows: int = _SPLITS.train_rows
     proxy_width: int = 48
     proxy_steps: int = 1800
     proxy_problems: int = 8000

@@ -40,6 +40,12 @@ class JsonlTask:
             for number, raw in read_numbered_jsonl(path):
                 place = f"{path}:{number}"
                 row = _row(raw, place)
+                if self.answer_after in row["gold"]:
+                    bare = row["gold"].rpartition(self.answer_after)[2].strip()
+                    raise UserError(
+                        f"{place}: answer: holds {self.answer_after!r}, which marks the answer in completions (task.answer_after); "
+                        f"valid: the bare answer, here {bare[:40]!r}, and the whole text as solution"
+                    )
                 self._rows[split].append(row)
                 kinds.add(type(row["prompt"]))
                 if len(kinds) > 1:

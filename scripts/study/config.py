@@ -11,7 +11,7 @@ from distillknob.rewards.models import Dtype
 from distillknob.rewards.settings import said
 from distillknob.rewards.tasks import LAB_TASKS, TaskConfig, lab_task
 from distillknob.rewards.tasks.side import SIDE_TASKS
-from distillknob.trainer.calibrate import Calibration
+from distillknob.trainer.calibrate import MAXIMUM_ETA, Calibration
 from distillknob.trainer.distil import Recipe
 from distillknob.trainer.lab import POSITIONS, Lab
 
@@ -26,8 +26,10 @@ class Measure:
     batch_size: int = said(512, "rows of a generation batch")
 
     def __post_init__(self) -> None:
-        if self.items < 2 or self.batch_size < 1:
-            raise ValueError("items: must be at least 2, batch_size at least 1")
+        if self.items < 2:
+            raise ValueError("items: must be at least 2")
+        if self.batch_size < 1:
+            raise ValueError("batch_size: must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Study:
                 raise ValueError(f"{name}: must be from 1 to 1000")
         if 0.0 not in self.etas:
             raise ValueError("etas: must hold 0: the control teacher, without which nothing can be said of the others")
+        if any(abs(eta) > MAXIMUM_ETA for eta in self.etas):
+            raise ValueError(f"etas: must be from {-MAXIMUM_ETA:g} to {MAXIMUM_ETA:g}; rewards are compared at the scale of 1")
         if len({f"{eta:+g}" for eta in self.etas}) < len(self.etas):
             raise ValueError("etas: must differ, in their first six digits")
         sign = {"distillable": 1, "undistillable": -1, None: 0}[self.calibration.direction]

@@ -12,7 +12,7 @@ from typing import Any
 
 from distillknob.rewards.errors import UserError
 from distillknob.scripts.study.engine import StageFailed
-from distillknob.scripts.study.storage import RunLock, code_version, hash_tree
+from distillknob.scripts.study.storage import RunLock, check_output, code_version, hash_tree
 
 Function = Callable[[Any, Mapping[str, Path], Path, Path], None]
 
@@ -25,6 +25,7 @@ def run_single(
     Checkpoints lie in `.NAME.work` beside it; an interrupted run with the same config, inputs, data `files` and code continues
     from them, another one starts afresh.
     """
+    check_output(output, inputs)
     if output.exists():
         raise UserError(f"--output: {output} is there already; name a new folder, or remove it to run again")
     work = output.parent / f".{output.name}.work"

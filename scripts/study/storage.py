@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from distillknob.rewards.errors import UserError
-from distillknob.rewards.jsonl import write_json
+from distillknob.rewards.jsonl import parse_json, write_json
 
 _COMPARED = 64 * 2**20
 CODE = ("distillknob.rewards", "distillknob.eval", "distillknob.trainer")  # what a result depends on
@@ -53,6 +53,16 @@ def code_version() -> str:
     return hash_items(items)
 
 
+def check_output(output: Path, models: Mapping[str, Path]) -> None:
+    """UserError where an output can't be made there, or would change one of the models (role -> folder) that it is made from."""
+    for parent in output.absolute().parents:
+        if parent.exists() and not parent.is_dir():
+            raise UserError(f"--output: {output}: {parent} is a file, not a folder; name a place in a folder")
+    for role, folder in models.items():
+        if folder.is_dir() and output.resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"--output: {output} lies in the {role}'s model folder {folder}; name a folder of its own")
+
+
 def marker_path(run: Path, stage: str) -> Path:
     """Where the done-marker of a stage lies; the name may have slashes."""
     return run / ".stages" / f"{stage}.json"
@@ -61,8 +71,8 @@ def marker_path(run: Path, stage: str) -> Path:
 def read_marker(run: Path, stage: str) -> dict[str, Any] | None:
     """The done-marker of a stage, or None where the stage never finished or the marker is damaged."""
     try:
-        marker = json.loads(marker_path(run, stage).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError):
+        marker = parse_json(marker_path(run, stage).read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, RecursionError):
         return None
     return marker if _is_whole(marker) else None
 

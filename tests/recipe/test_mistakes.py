@@ -42,6 +42,44 @@ MISTAKES = {
     "too many items": (["run", "s.yaml", "--measure.items=5000"], "valid: up to 4096", TINY),
     "trl key": (["run", "s.yaml", "--calibration.trl={colour: 1}"], "calibration.trl.colour: unknown key", TINY),
     "trl key of ours": (["run", "s.yaml", "--calibration.trl={beta: 1}"], "calibration.trl.beta: set by the study", TINY),
+    "trl value of another type": (
+        ["run", "s.yaml", "--calibration.trl={epsilon: abc}"],
+        "calibration.trl.epsilon: 'abc': input should be a valid number",
+        TINY,
+    ),
+    "trl loss": (["run", "s.yaml", "--calibration.trl={loss_type: x}"], "loss_type: 'x'; valid: grpo, bnpo", TINY),
+    "trl temperature": (["run", "s.yaml", "--calibration.trl={temperature: -1}"], "temperature: -1; valid: above 0", TINY),
+    "guard below 0": (["run", "s.yaml", "--calibration.kl_ceiling=-1"], "kl_ceiling: must be above 0, or null", TINY),
+    "share above 1": (["run", "s.yaml", "--calibration.truncation_ceiling=2"], "above 0 and at most 1", TINY),
+    "eta out of all bounds": (["run", "s.yaml", "--etas=[0, 1e300]"], "etas: must be from -100 to 100", TINY),
+    "eta of one calibration": (
+        ["calibrate", "--teacher=m", "--proxy=m", "--eta=1e300", "--output=o"],
+        "eta: must be from -100 to 100",
+    ),
+    "batch": (["run", "s.yaml", "--measure.batch_size=0"], "measure.batch_size: must be at least 1", TINY),
+    "more problems than there are": (
+        ["run", "s.yaml", "--lab.proxy.problems=10000000"],
+        "lab.proxy.problems: 10,000,000 rows, but task chain has 244,933",
+        TINY,
+    ),
+    "more updates than rows": (["run", "s.yaml", "--lab.base.steps=99999"], "lab.base.steps: 99,999 updates of 32 rows", TINY),
+    "more validation items than there are": (
+        ["run", "s.yaml", "--lab.teacher.validation_items=5000"],
+        "lab.teacher.validation_items: 5000, but the task has 4096",
+        TINY,
+    ),
+    "output below a file": (["run", "s.yaml", "--output=v.jsonl/x"], "v.jsonl is a file, not a folder", TINY),
+    "distill into the teacher": (
+        ["distill", "--student=s", "--teacher=m", "--output=m/o"],
+        "--output: m/o lies in the teacher's model folder",
+    ),
+    "a whole solution as the answer": (
+        ["run", "s.yaml"],
+        "solved.jsonl:1: answer: holds '####', which marks the answer in completions",
+        OWN + "task: {name: jsonl, train: solved.jsonl, validation: u.jsonl, test: t.jsonl}\n",
+    ),
+    "power from no run": (["power", "s.yaml", "--pilot=bare"], "--pilot: bare has no measures/summary.json", TINY),
+    "power of no share": (["power", "s.yaml", "--student-sd=3"], "--student-sd: 3; valid: a fraction from 0 to 1", TINY),
     "yaml": (["run", "s.yaml"], "s.yaml", "name: [x\n"),
     "output is something else": (["run", "s.yaml", "--output=bare"], "--output: bare is not an empty folder", TINY),
     "data": (
@@ -134,6 +172,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n{"prompt": 3, "answer": "b"}\n')
     (folder / "v.jsonl").write_text('{"prompt": "c", "answer": "b"}\n')
     (folder / "u.jsonl").write_text('{"prompt": "e", "answer": "b"}\n')
+    (folder / "solved.jsonl").write_text('{"prompt": "g", "answer": "6 * 2 = 12\\n#### 12"}\n')
     unverified = "".join(json.dumps({"prompt": str(i), "answer": "1" if i > 1 else ""}) + "\n" for i in range(3))
     (folder / "unverified.jsonl").write_text(unverified)
     (folder / "t.jsonl").write_text('{"prompt": "d", "answer": "b"}\n{"prompt": "f", "answer": "b"}\n')

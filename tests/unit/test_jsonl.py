@@ -41,7 +41,20 @@ def test_B45_jsonl_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"a": NaN}', b'{"a": -Infinity}', b'"x"', b"null", b"{", b'{"a": "\xff"}', b"[" * 100_000, b'{"a": 1} {"b": 2}']
+    "line",
+    [
+        b'{"a": NaN}',
+        b'{"a": -Infinity}',
+        b'{"a": 1e999}',
+        b'{"a": 1, "a": 1}',
+        b'{"b": {"a": 1, "a": 2}}',
+        b'"x"',
+        b"null",
+        b"{",
+        b'{"a": "\xff"}',
+        b"[" * 100_000,
+        b'{"a": 1} {"b": 2}',
+    ],
 )
 def test_bad_lines_are_named(tmp_path: Path, line: bytes) -> None:
     """Whatever is wrong with a line, the error names the file and the line, and is the user's, not a traceback."""
