@@ -189,11 +189,12 @@ def _eta(tids: list[str], teachers: Json, students: Json, run: Run, rules: Verdi
     found: Json = {"teachers": tids, "students": {}}
     found["utility"] = eta_keeps_utility([teachers[tid]["utility"]["value"] for tid in tids], rules).as_dict()
     for sid in sids:
-        pairs = [(students[tid][sid], students.get(control_of(run.teachers[tid], run.teachers), {}).get(sid)) for tid in tids]
-        both = [(mine["per_seed"], its["per_seed"]) for mine, its in pairs if its is not None]
+        mine = [tid for tid in tids if sid in students.get(tid, {})]
+        controls = {tid: students.get(control_of(run.teachers[tid], run.teachers), {}).get(sid) for tid in mine}
+        both = [(students[tid][sid]["per_seed"], its["per_seed"]) for tid, its in controls.items() if its is not None]
         if both:
-            tuned, control = [mine for mine, _ in both], [its for _, its in both]
-            original = greedy_original_of(run.students[tids[0]][sid].cells[0], run)
+            tuned, control = [one for one, _ in both], [its for _, its in both]
+            original = greedy_original_of(run.students[mine[0]][sid].cells[0], run)
             better = eta_is_better(tuned, control, original[1].greedy if original else None, rules)
             collapse = eta_collapses(tuned, control, run.floor, rules)
             found["students"][sid] = {"collapse": collapse.as_dict(), "better": better.as_dict()}

@@ -73,7 +73,8 @@ def add_student(
     hostile: bool = False,
 ) -> None:
     """Adds a student cell of `seeds` seeds to a fake run: lines in cells.jsonl, predictions and training samples."""
-    eta = TEACHERS[tid][0] if tid in TEACHERS else None
+    first, _, calibration = tid.rpartition("-c")
+    eta = TEACHERS[f"{first}-c0"][0] if f"{first}-c0" in TEACHERS else None
     chosen = {"temperature": temperature, "keep_right": False, "candidates": candidates, "select": select}
     sampling = None if temperature is None else chosen
     with (run / "cells.jsonl").open("a", encoding="utf-8") as file:
@@ -82,7 +83,7 @@ def add_student(
                 "tid": tid,
                 "eta": eta,
                 "beta": 0.02 if eta is not None else None,
-                "calibration_seed": 0 if eta is not None else None,
+                "calibration_seed": int(calibration) if eta is not None else None,
                 "sid": sid,
                 "student": "lab",
                 "recipe": recipe,
@@ -114,6 +115,20 @@ def add_controls(run: Path, *, seeds: int = 5, items: int = 40, hostile: bool = 
     add_student(run, "orig", "lab-seqkd-t1-length8-chain", 0.5, candidates=8, select="length", **more)
     add_student(run, "gold", "lab-answer_only-chain", 0.3, recipe="answer_only", temperature=None, **more)
     add_student(run, NO_REASONING, SID, 0.31, **more)
+
+
+def add_calibrations(run: Path, count: int, items: int = 40) -> None:
+    """Adds `count` further calibration seeds of both dials, each with students of its own."""
+    lines = [json.loads(line) for line in (run / "cells.jsonl").read_text(encoding="utf-8").splitlines()]
+    for number in range(1, count + 1):
+        for tid, (eta, accuracy) in TEACHERS.items():
+            if eta is not None:
+                mine = tid.replace("-c0", f"-c{number}")
+                cell = next(line for line in lines if line["tid"] == tid and line["sid"] is None)
+                with (run / "cells.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(cell | {"tid": mine, "calibration_seed": number}) + "\n")
+                write_lines(run / "teachers" / mine / "predictions.jsonl", predictions(mine, accuracy, items))
+                add_student(run, mine, SID, STUDENTS[tid], items=items)
 
 
 def add_others(run: Path, items: int = 60) -> None:

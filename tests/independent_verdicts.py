@@ -86,6 +86,38 @@ for (tid, sid), x in score.items():
         expect([*low, judge(-low[2], -low[1], 0, room and min(len(x), len(y)) >= 5)], *at, "collapse")
         two = [judge(*combine(x, o, 1, 0)[1:], 0, min(len(x), len(o)) >= 5) for o in [y, *z]] + ["undecided"] * (not z)
         expect([*combine(x, y, 1, 0), next(v for v in ("does not hold", "undecided", "holds") if v in two)], *at, "better")
+for tid, c in teachers.items():
+    collapses = [want["students", k, s, "collapse", "verdict"] for k, s in students if k == tid and c["eta"]]
+    worst = next((v for v in ("does not hold", "undecided", "holds") if v in collapses), None)
+    if (c["eta"] or 0) < 0 and worst:  # with a measured copier; without one it is undecided, as each of them is
+        want["teachers", tid, "undistillable", "verdict"] = worst
+for eta, beta in {(c["eta"], c["beta"]) for c in teachers.values() if c["eta"]}:
+    at = ("etas", f"eta {eta:+g}" + ("" if beta is None else f", beta {beta:g}"))
+    tids = [tid for tid, c in teachers.items() if (c["eta"], c["beta"]) == (eta, beta)]
+    d, many = [want["teachers", tid, "utility", "value"] for tid in tids], len(tids) >= 5
+    m = combine(d, [0, 0], 0, 0) if len(d) > 1 else d
+    expect([*m, judge(*m[1:], -margin)] if many else m, *at, "utility")
+    want[(*at, "utility", "verdict")] = want[(*at, "utility", "verdict")] if many else "undecided"
+    for sid in {s for k, s in students if k in tids}:
+        pairs = []
+        for tid in tids:
+            like = {"eta": 0, "beta": beta, "calibration_seed": teachers[tid]["calibration_seed"]}
+            control = [k for k, o in teachers.items() if all(o[e] == v for e, v in like.items())]
+            if (tid, sid) in score and control and (control[0], sid) in score:
+                pairs.append((np.mean(score[tid, sid]), np.mean(score[control[0], sid])))
+        if len(pairs) >= 5:
+            x, y = zip(*pairs, strict=True)
+            low, room = combine(np.subtract(x, f * np.array(y)), [0, 0], 0, (1 - f) * b), combine(y, [0, 0], 0, b)[1]
+            judged = judge(-low[2], -low[1], 0, room >= rules["minimum_headroom"] - 1e-12)
+            expect([*low, judged], *at, "students", sid, "collapse")
+            c = next(cell for (k, s), (cell, *_) in students.items() if k in tids and s == sid)
+            cold = (c["sampling"] or {}) | {"temperature": 0}
+            like = {"student": c["student"], "recipe": c["recipe"], "task": c["task"], "tid": "orig", "sampling": cold}
+            z = [score[k] for k, (o, *_) in students.items() if c["sampling"] and all(o[e] == v for e, v in like.items())]
+            first = combine(np.subtract(x, y), [0, 0], 0, 0)
+            two = [judge(*first[1:], 0), *(judge(*combine(x, o, 1, 0)[1:], 0) for o in z)] + ["undecided"] * (not z)
+            judged = next(v for v in ("does not hold", "undecided", "holds") if v in two)
+            expect([*first, judged], *at, "students", sid, "better")
 found = {path: reduce(lambda o, key: o[key], path, said) for path in want}
 bad = [p for p, x in want.items() if (found[p] != x if isinstance(x, str) or found[p] is None else abs(found[p] - x) > 1e-9)]
 print("\n".join(f"{p}: {found[p]} in the summary, {want[p]} recomputed" for p in bad) or f"{len(want)} figures agree")

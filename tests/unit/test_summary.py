@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_run import GREEDY_SID, HOSTILE, NO_REASONING, SID, add_controls, add_others, add_student, make_fake_run
+from fake_run import GREEDY_SID, HOSTILE, NO_REASONING, SID, add_calibrations, add_controls, add_others, add_student, make_fake_run
 
 from distillknob.eval.distillability import summarise
 from distillknob.eval.rules import VerdictRules
@@ -351,6 +351,23 @@ def test_independent_recomputation_finds_a_flipped_figure(
     place[last] = "other" if isinstance(place[last], str) else place[last] + 1e-6
     assert _check(run, summary, monkeypatch) == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_statements_about_an_eta(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With six calibration seeds the summary speaks of the η, and the script with formulas of its own agrees."""
+    add_calibrations(run, 5)
+    summary = _summary(run)
+    found = summary["etas"]["eta -0.5, beta 0.02"]
+    assert len(found["teachers"]) == 6
+    values = [summary["teachers"][tid]["utility"]["value"] for tid in found["teachers"]]
+    assert found["utility"]["value"] == pytest.approx(sum(values) / 6)
+    judged = found["students"][SID]
+    assert judged["collapse"]["verdict"] == "holds" and judged["better"]["verdict"] == "does not hold"
+    assert judged["collapse"]["headroom"]["n"] == 6
+    assert "over calibrated teachers" in summary_table(summary)
+    assert _check(run, summary, monkeypatch) == 0
+    judged["collapse"]["high"] += 1e-6
+    assert _check(run, summary, monkeypatch) == 1
 
 
 def test_independent_recomputation_is_a_command(tmp_path: Path) -> None:
