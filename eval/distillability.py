@@ -190,8 +190,9 @@ def _eta(tids: list[str], teachers: Json, students: Json, run: Run, rules: Verdi
     found["utility"] = eta_keeps_utility([teachers[tid]["utility"]["value"] for tid in tids], rules).as_dict()
     for sid in sids:
         mine = [tid for tid in tids if sid in students.get(tid, {})]
-        controls = {tid: students.get(control_of(run.teachers[tid], run.teachers), {}).get(sid) for tid in mine}
-        both = [(students[tid][sid]["per_seed"], its["per_seed"]) for tid, its in controls.items() if its is not None]
+        controls = [(tid, control_of(run.teachers[tid], run.teachers)) for tid in mine]
+        found_in = [(tid, other) for tid, other in controls if other is not None and sid in students.get(other, {})]
+        both = [(students[tid][sid]["per_seed"], students[other][sid]["per_seed"]) for tid, other in found_in]
         if both:
             tuned, control = [one for one, _ in both], [its for _, its in both]
             original = greedy_original_of(run.students[mine[0]][sid].cells[0], run)

@@ -160,9 +160,9 @@ def check_lab_sizes(study: Study) -> None:
         if model == "lab" and count > (most := task.train_rows):
             shown = f"{count:,} rows" if key.endswith("problems") else f"{count // batch:,} updates of {batch} rows"
             raise UserError(f"lab.{key}: {shown}, but task {task.name} has {most:,} training rows")
-    items = {"teacher": (study.teacher, lab.teacher.validation_items), "reward": (study.reward_model, lab.reward.validation_items)}
-    for role, (model, count) in items.items():
-        if model == "lab" and count > (most := len(task.rows("validation", count, 0))):
+    items = (("teacher", study.teacher, lab.teacher.validation_items), ("reward", study.reward_model, lab.reward.validation_items))
+    for role, source, count in items:
+        if source == "lab" and count > (most := len(task.rows("validation", count, 0))):
             raise UserError(f"lab.{role}.validation_items: {count}, but the task has {most} validation items; valid: up to {most}")
 
 
