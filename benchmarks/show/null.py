@@ -217,5 +217,15 @@ def utility(mine: NDArray[np.int64], original: NDArray[np.int64], rng: np.random
     return figures
 
 
+PARTS = {"pool": pool, "teachers": teachers}
+# Files that no part can reach: tests, other show-commands, other tasks.
+UNREACHED = (
+    "tests/",
+    *(f"benchmarks/show/{name}" for name in ("chain", "dial", "proxies", "runs", "variants")),
+    "rewards/tasks/choice.py",
+)
+
+
 if __name__ == "__main__":
-    sys.exit(run_parts("null", {"pool": pool, "teachers": teachers}, sys.argv[1] if len(sys.argv) > 1 else None))
+    chosen = sys.argv[1] if len(sys.argv) > 1 else None
+    sys.exit(run_parts("null", PARTS, chosen, unreached=dict.fromkeys(PARTS, (*UNREACHED, "rewards/tasks/instruct.py"))))
