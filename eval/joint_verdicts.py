@@ -70,7 +70,7 @@ def eta_collapses(tuned: _Cells, control: _Cells, floor: float, rules: VerdictRu
     if reason is None and found.low is not None and found.high is not None:
         reason = without_headroom(headroom, rules)
         if reason is None:
-            verdict, reason = below(found.low, found.high, f"{COLLAPSE}, over calibrated teachers,")
+            verdict, reason = below(found.low, found.high, f"{COLLAPSE}, over calibrated teachers")
     extras = {"headroom": headroom.as_dict()}
     return Verdict(found.value, found.low, found.high, verdict, reason or "the limits are undefined", extras)
 

@@ -19,7 +19,7 @@ from distillknob.scripts.report.figures import _spread, positions
 from distillknob.scripts.report.names import controls, student_names
 from distillknob.scripts.report.page import write_report
 from distillknob.scripts.report.words import fold, guard_sentence, interval, pct, points, shares_sentence, tidy, visible
-from tests.fake_run import NO_REASONING, SID, add_controls, add_others, make_fake_run
+from tests.fake_run import NO_REASONING, SID, add_calibrations, add_controls, add_others, make_fake_run
 
 CALIBRATION: dict[str, Any] = {"schema": 1, "steps": 100, "guards": [], "learnt_nothing": False}
 
@@ -385,3 +385,21 @@ def test_another_structure_is_a_named_mistake(tmp_path: Path, path: tuple[str, .
 
     with pytest.raises(UserError, match=re.escape(named)):
         redrawn(tmp_path / "run", change)
+
+
+def test_joint_verdicts_are_on_the_page(tmp_path: Path) -> None:
+    """Against all copiers, and about an η over calibrated teachers: each with its verdict and reason; nothing without them."""
+    folder = new_run(tmp_path / "fake")
+    add_calibrations(folder, 5)
+    write_json(folder / "measures" / "summary.json", summarise(folder, VerdictRules(), {}))
+    write_report(folder)
+    page = page_of(folder)
+    assert "do all copies that were tried fail to learn?" in page and "copier was tried; the strongest: SeqKD" in page
+    assert page.count("<b>η = -0.5, beta 0.02; ") == 3 and "over calibrated teachers, " in page
+    summary = summary_of(folder)
+    summary["etas"] = {}
+    for teacher in summary["teachers"].values():
+        teacher["undistillable"] = None
+    write_json(folder / "measures" / "summary.json", summary)
+    write_report(folder)
+    assert "About an η" not in page_of(folder) and "all copies that were tried" not in page_of(folder)
