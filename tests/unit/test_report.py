@@ -395,7 +395,7 @@ def test_joint_verdicts_are_on_the_page(tmp_path: Path) -> None:
     write_report(folder)
     page = page_of(folder)
     assert "do all copies that were tried fail to learn?" in page and "copier was tried; the strongest: SeqKD" in page
-    assert page.count("<b>η = -0.5, beta 0.02; ") == 3 and "over calibrated teachers, " in page
+    assert page.count("<b>η = −0.5, beta 0.02; ") == 3 and "over calibrated teachers, " in page
     summary = summary_of(folder)
     summary["etas"] = {}
     for teacher in summary["teachers"].values():
