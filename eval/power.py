@@ -61,16 +61,21 @@ def needed_seeds(effect: float, spreads: Sequence[float], coefficients: Sequence
 
 
 def needed_items(discordant_share: float, margin: float, confidence: float = 0.95) -> int:
-    """Items for 80 % power to show a paired loss under `margin` when the true difference is 0: (1.96 + .8416)² · share /
-    margin², about 19,600 times the share of discordant items at 2 points (method §5); rounded up.
+    """Items for 80 % power to show a paired loss under `margin` when the true difference is 0: n with n·margin − ½ =
+    (1.96 + .8416)·√(n·share), about 19,600 times the share of discordant items at 2 points (method §5); rounded up.
 
-    Never under 1.96² · (1 − margin) / margin, 189 at 2 points: with fewer not even items that all agree show it."""
+    Never under n with (n·margin − ½)² = 1.96²·n·margin·(1 − margin), 236 at 2 points: with fewer not even items that all agree show
+    it (the corrected score limit of `paired_difference` is then the margin)."""
     z = float(stats.norm.ppf(0.5 + confidence / 2))
-    both = z + float(stats.norm.ppf(POWER))
-    return max(math.ceil(both * both * discordant_share / margin**2), math.ceil(z * z * (1 - margin) / margin))
+    spread = (z + float(stats.norm.ppf(POWER))) * math.sqrt(discordant_share)
+    differing = ((spread + math.sqrt(spread**2 + 2 * margin)) / (2 * margin)) ** 2
+    agreeing = 1 + z * z * (1 - margin)
+    return max(math.ceil(differing), math.ceil((agreeing + math.sqrt(agreeing**2 - 1)) / (2 * margin)))
 
 
 def detectable_margin(discordant_share: float, items: int, confidence: float = 0.95) -> float:
     """The smallest margin that a teacher without loss is shown to keep, with a chance of 80 %: `needed_items` read backwards."""
     z = float(stats.norm.ppf(0.5 + confidence / 2))
-    return max((z + float(stats.norm.ppf(POWER))) * math.sqrt(discordant_share / items), z * z / (items + z * z))
+    differing = ((z + float(stats.norm.ppf(POWER))) * math.sqrt(discordant_share * items) + 0.5) / items
+    half, whole = (1 + z * z) / 2, 1 + z * z / items
+    return max(differing, (half + math.sqrt(half**2 - whole / 4)) / (whole * items))

@@ -138,10 +138,10 @@ def ratio_interval(numerator: _FloatSequence, denominator: _FloatSequence, confi
 
 
 def paired_difference(a: Sequence[int], b: Sequence[int], confidence: float = 0.95) -> PairedDifference:
-    """mean(a) − mean(b) over paired 0/1 outcomes with Tango's (1998) score limits.
+    """mean(a) − mean(b) over paired 0/1 outcomes with Tango's (1998) score limits, corrected for continuity.
 
-    A limit is the difference D at which the score statistic (value − D)·n / √(n·(2·q_D + D·(1 − D))) reaches the quantile, q_D the
-    likeliest share of lost items given D. Unlike the Wald kind it keeps its level where few items differ, all of them in one
+    A limit is the difference D at which the score statistic (|value − D|·n − ½) / √(n·(2·q_D + D·(1 − D))) reaches the quantile, q_D
+    the likeliest share of lost items given D. Unlike the Wald kind it keeps its level where few items differ, all of them in one
     direction, as they do between good teachers (docs/decisions.md; choice of interval: ours). `p` is the exact sign test of no
     difference (McNemar), two-sided. Raises ValueError where the lengths differ or there is no item."""
     if len(a) != len(b) or not a:
@@ -154,20 +154,22 @@ def paired_difference(a: Sequence[int], b: Sequence[int], confidence: float = 0.
 
 
 def _score_limits(gained: int, lost: int, n: int, confidence: float) -> tuple[float, float]:
-    """Tango's limits: the roots of (score − z)(score + z) on either side of the estimate."""
+    """The differences on either side of the estimate at which the corrected score reaches z."""
     z, value = float(stats.norm.ppf(0.5 + confidence / 2)), (gained - lost) / n
 
     def score(difference: float) -> float:
         b = (2 * n - gained + lost) * difference - gained - lost
         lost_share = (math.sqrt(max(0.0, b * b + 8 * n * lost * difference * (1 - difference))) - b) / (4 * n)
         variance = n * (2 * lost_share + difference * (1 - difference))
-        gap = value - difference
-        return n * gap / math.sqrt(variance) if variance > 0 and gap else math.copysign(99.0, gap) if gap else 0.0
+        gap = max(0.0, n * abs(value - difference) - 0.5)
+        return gap / math.sqrt(variance) if variance > 0 else math.inf if gap else 0.0
 
-    def limit(end: float, bound: float) -> float:
-        return float(optimize.brentq(lambda d: score(d) - bound, end, value, xtol=1e-12))
+    def limit(end: float) -> float:
+        if score(end) <= z:  # even the end is not excluded
+            return end
+        return float(optimize.brentq(lambda d: min(score(d), 99.0) - z, end, value, xtol=1e-12))
 
-    return (-1.0 if value == -1 else limit(-1.0, z)), (1.0 if value == 1 else limit(1.0, -z))
+    return limit(-1.0), limit(1.0)
 
 
 def between_deviation(groups: Sequence[_FloatSequence], confidence: float = 0.95) -> Interval:

@@ -46,7 +46,8 @@ def kept(mine, original):  # paired difference in accuracy by Tango's score, its
 
     def score(at):
         p = root(lambda p: g / (p + at) + k / p - 2 * (n - g - k) / (1 - 2 * p - at), max(0, -at) + e, (1 - at) / 2 - e)
-        return (g - k - n * at) / (n * max(2 * p + at - at * at, 1e-300)) ** 0.5
+        gap = g - k - n * at
+        return np.sign(gap) * max(0, abs(gap) - 0.5) / (n * max(2 * p + at - at * at, 1e-300)) ** 0.5
 
     low, high = (root(lambda at, z=z: score(at) - z, -1 + 3 * e, 1 - 3 * e) for z in norm.ppf([q, 1 - q]))
     return [np.mean(d), low, high, judge(low, high, -margin)]

@@ -18,10 +18,10 @@ def test_default_rules() -> None:
 
 
 def test_utility_holds() -> None:
-    """1,022 equal items: limits ±z²/(1,022 + z²), above −.02; none discordant is taken as one, 7.849/.02²/1,022 = 19.2 items."""
+    """1,022 equal items: limits ±D of (1,022·D − ½)² = z²·1,022·D·(1 − D), above −.02; 236 items would do."""
     got = utility_verdict([1] * 1022, [1] * 1022, RULES)
-    assert got.verdict == "holds" and got.value == 0 and got.low == pytest.approx(-0.00374469, abs=1e-7)
-    assert got.extras == {"margin": 0.02, "items": 1022, "discordant": 0, "needed_items": 189, "sign_test_p": 1.0}
+    assert got.verdict == "holds" and got.value == 0 and got.low == pytest.approx(-0.00466842, abs=1e-7)
+    assert got.extras == {"margin": 0.02, "items": 1022, "discordant": 0, "needed_items": 236, "sign_test_p": 1.0}
     assert "above -2.0 points" in got.reason
 
 
@@ -37,13 +37,13 @@ def test_utility_undecided() -> None:
     assert utility_verdict([1] * 40, [1] * 40, RULES).verdict == "undecided"
     got = utility_verdict([0] + [1] * 99, [1] * 99 + [0], RULES)
     assert got.verdict == "undecided"
-    assert "2 of 100 items are discordant" in got.reason and "about 393 items" in got.reason
-    assert got.extras["needed_items"] == 393
+    assert "2 of 100 items are discordant" in got.reason and "about 442 items" in got.reason
+    assert got.extras["needed_items"] == 442
 
 
 def test_utility_margin_is_a_rule() -> None:
     """The same outcomes hold with a wider margin."""
-    assert utility_verdict([1] * 40, [1] * 40, VerdictRules(utility_margin=0.10)).verdict == "holds"
+    assert utility_verdict([1] * 40, [1] * 40, VerdictRules(utility_margin=0.12)).verdict == "holds"
 
 
 def test_collapse_holds() -> None:
