@@ -140,8 +140,8 @@ def ratio_interval(numerator: _FloatSequence, denominator: _FloatSequence, confi
 def paired_difference(a: Sequence[int], b: Sequence[int], confidence: float = 0.95) -> PairedDifference:
     """mean(a) − mean(b) over paired 0/1 outcomes with Tango's (1998) score limits, corrected for continuity.
 
-    A limit is the difference D at which the score statistic (|value − D|·n − ½) / √(n·(2·q_D + D·(1 − D))) reaches the quantile, q_D
-    the likeliest share of lost items given D. Unlike the Wald kind it keeps its level where few items differ, all of them in one
+    A limit is the difference D at which the score statistic (|value − D|·n − ½) / √(n·(2·q_D + D·(1 − D))) reaches the quantile,
+    q_D the likeliest share of lost items given D. Unlike the Wald kind it keeps its level where few items differ, all in one
     direction, as they do between good teachers (docs/decisions.md; choice of interval: ours). `p` is the exact sign test of no
     difference (McNemar), two-sided. Raises ValueError where the lengths differ or there is no item."""
     if len(a) != len(b) or not a:

@@ -154,6 +154,7 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
     from distillknob.trainer.progress import show_progress
     from distillknob.trainer.proxy import proxy_of
     from distillknob.trainer.supervised import save_model, timeless
+    from distillknob.trainer.tiles import fitted_tiles
 
     settings, task, args = config.settings, load_task(config.task), arguments(config, work)
     check = None if config.eta == 0 or settings.check_proxy == "off" else proxy_of(config, inputs)
@@ -179,8 +180,9 @@ def calibrate(config: CalibrateConfig, inputs: Mapping[str, Path], output: Path,
         peft_config=None if settings.lora is None else settings.lora.peft_config(),
     )
     show_progress(trainer, ("kl", "rewards/calibration/mean", f"rewards/{reward.__name__}/mean"))
-    trainer.train(resume_from_checkpoint=last_checkpoint(work))
-    record = calibration_record(config, trainer, task, held_out, anchor=inputs["teacher"])
+    with fitted_tiles(model):
+        trainer.train(resume_from_checkpoint=last_checkpoint(work))
+        record = calibration_record(config, trainer, task, held_out, anchor=inputs["teacher"])
     save_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, output)
     write_json(output / "calibration.json", record | {"proxy_check": None if check is None else check.as_dict()})
     write_jsonl(output / "metrics.jsonl", timeless(trainer.state.log_history))

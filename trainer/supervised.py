@@ -48,6 +48,7 @@ def train_on_pairs(
 
     from distillknob.trainer.checkpoints import last_checkpoint
     from distillknob.trainer.progress import show_progress
+    from distillknob.trainer.tiles import fitted_tiles
 
     logging.getLogger("trl").setLevel(logging.ERROR)
     heads = encode_prompts(tokenizer, [prompt for prompt, _ in pairs])
@@ -64,7 +65,8 @@ def train_on_pairs(
         callbacks=list(callbacks),
     )
     show_progress(trainer, ("loss",))
-    trainer.train(resume_from_checkpoint=last_checkpoint(work))
+    with fitted_tiles(model):
+        trainer.train(resume_from_checkpoint=last_checkpoint(work))
     return trainer.model, timeless(trainer.state.log_history)
 
 

@@ -41,7 +41,7 @@ def _both_sides(task: str, roots: tuple[int, ...]) -> dict[str, Figure]:
         for side in TUNED:
             name = f"{task} {side}, root seed {root}"
             summary = study(side, root, task, gkd=task == "chain" and side == "A", flags=("--jobs", str(jobs)))
-            figures[f"{name}: lab refused its teacher"] = Figure(float(summary is None))
+            figures[f"{name}: teacher or proxy refused"] = Figure(float(summary is None))
             figures |= {} if summary is None else summary_figures(name, summary)
         return figures
 

@@ -90,7 +90,7 @@ def _roots(figures: Figures, task: str) -> str:
         rows = []
         for head in _heads(figures, f"{task} {side}, root seed \\d+"):
             if _refused(figures, head):
-                rows.append([head.split()[-1], "lab refused its teacher", *[""] * (len(head_row) - 2)])
+                rows.append([head.split()[-1], "teacher or proxy refused", *[""] * (len(head_row) - 2)])
                 continue
             names = (f"{head}: students {tid} lab-{sid}-{task}: {_STUDENT}" for sid, tid in _cells(side, tuned))
             seen = [(f"{head}: teacher {tid}: steps written", f"{head}: teacher {tid}: step validity") for tid in ("orig", tuned)]
@@ -111,7 +111,7 @@ def _roots(figures: Figures, task: str) -> str:
 
 
 def _refused(figures: Figures, head: str) -> bool:
-    return bool(figures.get(f"{head}: lab refused its teacher", {}).get("value"))
+    return bool(figures.get(f"{head}: teacher or proxy refused", {}).get("value"))
 
 
 def _verdicts(figures: Figures, head: str, task: str, side: str, tuned: str) -> list[tuple[str, str]]:
@@ -143,7 +143,7 @@ def _failed(figures: Figures) -> str:
     rows = []
     for task, (side, tuned) in product(("chain", "choice", "instruct"), TUNED.items()):
         for head in _heads(figures, f"{task} {side}, root seed \\d+"):
-            refused = [("everything", "the lab refused its teacher")]
+            refused = [("everything", "its teacher or proxy was refused")]
             judged = refused if _refused(figures, head) else _verdicts(figures, head, task, side, tuned)
             rows += [[head, *one] for one in judged if one[1] != "holds"]
     return _rows(["study", "verdict", ""], rows) or "Every verdict holds.\n"

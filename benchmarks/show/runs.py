@@ -34,7 +34,7 @@ def config_file(side: str) -> Path:
 
 
 def study(side: str, root: int, task: str = "chain", *, gkd: bool = False, flags: tuple[str, ...] = ()) -> Json | None:
-    """Runs one side of the dial with a root seed, B with what A has made; its summary, None where the lab refused its teacher."""
+    """Runs one side of the dial with a root seed, B with what A has made; its summary, None where its teacher or proxy was refused."""
     run = folder(side, root, task)
     words = [*COMMAND, str(config_file(side)), "--output", str(run), "--seed", str(root), "--task.name", task, *flags]
     recipes = yaml.safe_load(config_file("A").read_text(encoding="utf-8"))["recipes"]
@@ -48,7 +48,7 @@ def study(side: str, root: int, task: str = "chain", *, gkd: bool = False, flags
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         print(done.stderr[-2000:], flush=True)
-        if "lab teacher:" in done.stderr:
+        if any(check in done.stderr for check in ("lab teacher:", "proxy check:")):
             return None
         raise SystemExit(f"{' '.join(words)} ended with status {done.returncode}")
     summary: Json = json.loads((run / "measures" / "summary.json").read_text(encoding="utf-8"))

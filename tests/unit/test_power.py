@@ -53,12 +53,13 @@ def test_what_is_detectable_has_a_power_of_80_percent() -> None:
 
 
 def test_needed_items() -> None:
-    """(1.959964 + .841621)²/.02² = 19,622.2 times the share and about 1/.02 more for the half item: .02·n − ½ = 2.801585·√(n·share);
-    no fewer than show the margin where all agree. The smallest margin is the same rule backwards."""
+    """(1.959964 + .841621)²/.02² = 19,622.2 times the share and about 1/.02 more for the half item: .02·n − ½ =
+    2.801585·√(n·share); no fewer than show the margin where all agree. The smallest margin is the same rule backwards."""
     for share, margin in ((1.0, 0.02), (0.1, 0.02), (0.1, 0.04)):
         n = needed_items(share, margin)
         assert -1 < n - 7.848879 * share / margin**2 - 1 / margin < 2
-        assert margin * n - 0.5 >= 2.801585 * math.sqrt(n * share) and margin * (n - 1) - 0.5 < 2.801585 * math.sqrt((n - 1) * share)
+        enough = [margin * k - 0.5 >= 2.801585 * math.sqrt(k * share) for k in (n - 1, n)]
+        assert enough == [False, True]
         assert detectable_margin(share, n) == pytest.approx(margin, abs=5e-5) and detectable_margin(share, n) <= margin
     assert needed_items(0.0, 0.02) == needed_items(0.001, 0.02) == 236
     assert paired_difference([1] * 236, [1] * 236).low > -0.02 > paired_difference([1] * 235, [1] * 235).low

@@ -112,8 +112,8 @@ def test_ratio_interval_without_limits() -> None:
 
 
 def test_paired_difference() -> None:
-    """100 items, 2 gained and 5 lost. At a limit D the score statistic is z: (|−3 − 100·D| − ½)/√(100·(2·q + D·(1 − D))), where q, the
-    likeliest share of lost items, is the root of 2/(q + D) + 5/q = 2·93/(1 − 2·q − D)."""
+    """100 items, 2 gained and 5 lost. At a limit D the score statistic is z: (|−3 − 100·D| − ½)/√(100·(2·q + D·(1 − D))), where q,
+    the likeliest share of lost items, is the root of 2/(q + D) + 5/q = 2·93/(1 − 2·q − D)."""
     a = [1] * 2 + [0] * 5 + [1] * 93
     b = [0] * 2 + [1] * 5 + [1] * 93
     got = paired_difference(a, b)
@@ -149,8 +149,8 @@ def test_paired_difference_without_discordant_items() -> None:
 @pytest.mark.parametrize(("items", "gained"), [(512, 0.0), (392, 0.0), (417, 0.0), (512, 0.01), (1024, 0.05)])
 def test_paired_difference_keeps_its_level_at_the_margin(items: int, gained: float) -> None:
     """True loss of exactly 2 points: the lower limit lies above it with a chance of at most 2.5 %, the upper below it of at most
-    3.2 % (exact sums over what can come out). Where items are only lost, the Wald kind with an item added to each cell reaches 5.7 %
-    for the first and the score without its correction 4.4 % for the second."""
+    3.2 % (exact sums over what can come out). Where items are only lost, the Wald kind with an item added to each cell reaches
+    5.7 % for the first and the score without its correction 4.4 % for the second."""
     counts = range(items + 1)
     above = below = 0.0
     for g in counts:
