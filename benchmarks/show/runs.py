@@ -34,7 +34,7 @@ def config_file(side: str) -> Path:
 
 
 def study(side: str, root: int, task: str = "chain", *, gkd: bool = False, flags: tuple[str, ...] = ()) -> Json | None:
-    """Runs one side of the dial with a root seed, B with what A has made; its summary, None where its teacher or proxy was refused."""
+    """Runs one side of the dial with a root seed, B with what A has made; its summary, None where a model was refused."""
     run = folder(side, root, task)
     words = [*COMMAND, str(config_file(side)), "--output", str(run), "--seed", str(root), "--task.name", task, *flags]
     recipes = yaml.safe_load(config_file("A").read_text(encoding="utf-8"))["recipes"]
