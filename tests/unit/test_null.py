@@ -41,8 +41,8 @@ def test_what_is_planted_is_there() -> None:
 
 
 def test_the_utility_pool_loses_exactly_the_margin() -> None:
-    """However the two differed before; and the rates at the margin are at most what is asked. The corrected limits are cautious where
-    few items differ (exact sums give down to .0033 with 392 items), so only a rate of 0 would be too low."""
+    """However the two differed before; and the rates at the margin are at most what is asked. The corrected limits are cautious
+    where few items differ (exact sums give down to .0033 with 392 items), so only a rate of 0 would be too low."""
     rng = np.random.default_rng(0)
     original = (rng.random(8192) < 0.99).astype(np.int64)
     mine = np.where(rng.random(8192) < 0.003, 1 - original, original)
