@@ -227,7 +227,7 @@ def summarise(run: Path, rules: VerdictRules, seconds: dict[str, float]) -> Json
     for tid, teacher in teachers.items():
         collapses = {sid: cell["collapse"] for sid, cell in students.get(tid, {}).items() if cell["collapse"]}
         below = teacher["eta"] is not None and teacher["eta"] < 0
-        teacher["undistillable"] = against_all(collapses, rules).as_dict() if below and collapses else None
+        teacher["undistillable"] = against_all(collapses).as_dict() if below and collapses else None
     return {
         "schema": SCHEMA,
         "name": name,

@@ -6,6 +6,7 @@ top level: students of one teacher say nothing about the next calibration with t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from distillknob.eval.rules import VerdictRules
@@ -26,7 +27,7 @@ from distillknob.eval.verdicts import (
 _Cells = Sequence[Sequence[float]]
 
 
-def against_all(collapses: Mapping[str, Mapping[str, Any]], rules: VerdictRules) -> Verdict:
+def against_all(collapses: Mapping[str, Mapping[str, Any]]) -> Verdict:
     """Undistillable by every copier that was tried: each one's students collapse (intersection–union: no correction is needed).
 
     `collapses`: copier (SID) -> its collapse verdict as in summary.json. One that does not hold decides against. Value and limits
@@ -99,7 +100,7 @@ def _greedy(found: Combination | None, verdict: Outcome) -> dict[str, Any]:
 
 
 def _means(cells: _Cells) -> list[float]:
-    return [sum(cell) / len(cell) for cell in cells]
+    return [fmean(cell) for cell in cells]
 
 
 def _few(count: int) -> str:

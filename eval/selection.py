@@ -4,7 +4,7 @@ shown (method §5)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -25,13 +25,7 @@ class Selected:
 
     def as_dict(self) -> dict[str, Any]:
         """As an object for a result file."""
-        return {
-            "name": self.name,
-            "candidates": self.candidates,
-            "selected": self.selected.as_dict(),
-            "fresh": self.fresh.as_dict(),
-            "seeds": list(self.seeds),
-        }
+        return asdict(self)
 
 
 def fresh_seeds(used: Iterable[int], count: int) -> tuple[int, ...]:

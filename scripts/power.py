@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ def _pilot(run: Path) -> tuple[list[Spread], float | None, float | None]:
             [its[sid]["per_seed"] for its in controls if sid in its] for sid in dict.fromkeys(k for its in controls for k in its)
         ]
         between = [between_deviation(cell).value for cell in cells if len(cell) > 1 and min(map(len, cell)) > 1]
-    except (AttributeError, KeyError, TypeError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: not a summary ({error!r}); `distillknob measure {run}` writes it anew") from error
     if not spreads:
         raise UserError(f"--pilot: {run} has no calibrated teacher whose students and control have two seeds or more")
@@ -180,14 +181,9 @@ def _spreads(summary: dict[str, Any]) -> list[Spread]:
                 continue
             seeds = min(len(cell["per_seed"]), len(other["per_seed"]))
             gain = other["accuracy"]["value"] - summary["controls"]["floor"]["value"]
-            mine, its = (_deviation(one["per_seed"]) for one in (cell, other))
+            mine, its = (statistics.stdev(one["per_seed"]) for one in (cell, other))
             found.append(Spread(f"of the pilot, {tid}, {sid}", mine, its, gain, seeds))
     return found
-
-
-def _deviation(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _points(value: float) -> str:

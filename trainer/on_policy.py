@@ -24,7 +24,6 @@ from distillknob.rewards.rendering import Prompt, check_lengths, encode_prompt, 
 from distillknob.trainer.checkpoints import last_checkpoint
 from distillknob.trainer.progress import show_progress
 from distillknob.trainer.supervised import Supervised, timeless, trainer_arguments
-from distillknob.trainer.tiles import fitted_tiles
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +73,7 @@ def train_on_policy(
         callbacks=list(callbacks),
     )
     show_progress(trainer, ("loss",))
-    with fitted_tiles(student):
-        trainer.train(resume_from_checkpoint=last_checkpoint(work))
+    trainer.train(resume_from_checkpoint=last_checkpoint(work))
     return trainer.model, timeless(trainer.state.log_history)
 
 

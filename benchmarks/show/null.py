@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.show.results import ROOT, Figure, run_parts
-from distillknob.eval.cells import Run, load_run, majority_of
+from distillknob.eval.cells import Run, load_run, majority_of, read_predictions, right_of
 from distillknob.eval.power import DIFFERENCE, contrast_power, needed_items
 from distillknob.eval.rules import VerdictRules
 from distillknob.eval.statistics import between_deviation, mean_interval, wilson_interval
@@ -48,13 +48,11 @@ def study(name: str, *flags: str) -> Run:
 def right(run: Run, tid: str) -> Right:
     """Greedy outcomes of the students of a teacher, a row a student, a column a test item."""
     cells = run.students[tid][SID].cells
-    paths = [cell.predictions_path(run.folder) for cell in cells]
-    return np.array([[int(row["correct"]) for row in _greedy(path)] for path in paths], dtype=np.int8)
+    return np.array([_greedy(cell.predictions_path(run.folder)) for cell in cells], dtype=np.int8)
 
 
-def _greedy(path: Path) -> list[dict[str, int]]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if row["decoding"] == "greedy"]
+def _greedy(path: Path) -> list[int]:
+    return right_of(read_predictions(path).greedy.values())
 
 
 def splits(count: int, size: int, trials: int, rng: np.random.Generator) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -132,12 +130,11 @@ def pool() -> dict[str, Figure]:
 
 def floor_answers(run: Run, count: int) -> Right:
     """Outcomes of the floor on the test items: of the most frequent answer, or of the students before distillation if better."""
-    rows = _greedy(run.teachers["orig"].predictions_path(run.folder))
     answer, share = majority_of(run.golds)
     if share >= run.floor:
-        return np.tile(np.array([int(row["gold"] == answer) for row in rows], dtype=np.int8), (count, 1))
+        return np.tile(np.array([gold == answer for gold in run.golds], dtype=np.int8), (count, 1))
     bases = [cell.predictions_path(run.folder) for cell in run.base.cells]
-    return np.array([[int(row["correct"]) for row in _greedy(bases[i % len(bases)])] for i in range(count)], dtype=np.int8)
+    return np.array([_greedy(bases[i % len(bases)]) for i in range(count)], dtype=np.int8)
 
 
 def power(control: Right, floor: Right, base: float, rng: np.random.Generator) -> dict[str, Figure]:
@@ -182,8 +179,8 @@ def teachers() -> dict[str, Figure]:
     run = study("teachers", "--calibration_seeds", str(TEACHERS), "--student_seeds", str(SEEDS))
     rng = np.random.default_rng(2)
     tids = [tid for tid, cell in run.teachers.items() if cell.eta == 0]
-    original = np.array([int(row["correct"]) for row in _greedy(run.teachers["orig"].predictions_path(run.folder))])
-    mine = np.array([[int(r["correct"]) for r in _greedy(run.teachers[tid].predictions_path(run.folder))] for tid in tids]).ravel()
+    original = np.array(right_of(run.teacher_predictions["orig"].greedy.values()))
+    mine = np.array([right_of(run.teacher_predictions[tid].greedy.values()) for tid in tids]).ravel()
     figures = utility(mine, np.tile(original, len(tids)), rng)
     cells = {tid: list(right(run, tid).mean(axis=1)) for tid in tids}
     between = between_deviation(list(cells.values()))
@@ -223,9 +220,10 @@ UNREACHED = (
     "tests/",
     *(f"benchmarks/show/{name}" for name in ("chain", "dial", "proxies", "runs", "variants")),
     "rewards/tasks/choice.py",
+    "rewards/tasks/instruct.py",
 )
 
 
 if __name__ == "__main__":
     chosen = sys.argv[1] if len(sys.argv) > 1 else None
-    sys.exit(run_parts("null", PARTS, chosen, unreached=dict.fromkeys(PARTS, (*UNREACHED, "rewards/tasks/instruct.py"))))
+    sys.exit(run_parts("null", PARTS, chosen, unreached=dict.fromkeys(PARTS, UNREACHED)))

@@ -79,6 +79,7 @@ MISTAKES = {
         OWN + "task: {name: jsonl, train: solved.jsonl, validation: u.jsonl, test: t.jsonl}\n",
     ),
     "power from no run": (["power", "s.yaml", "--pilot=bare"], "--pilot: bare has no measures/summary.json", TINY),
+    "power from a damaged run": (["power", "s.yaml", "--pilot=damaged"], "damaged/measures/summary.json: not a summary", TINY),
     "power of no share": (["power", "s.yaml", "--student-sd=3"], "--student-sd: 3; valid: a fraction from 0 to 1", TINY),
     "yaml": (["run", "s.yaml"], "s.yaml", "name: [x\n"),
     "output is something else": (["run", "s.yaml", "--output=bare"], "--output: bare is not an empty folder", TINY),
@@ -172,6 +173,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n{"prompt": 3, "answer": "b"}\n')
     (folder / "v.jsonl").write_text('{"prompt": "c", "answer": "b"}\n')
     (folder / "u.jsonl").write_text('{"prompt": "e", "answer": "b"}\n')
+    (folder / "damaged" / "measures").mkdir(parents=True)
+    empty = {"students": {}, "controls": {"control": {}}, "teachers": {"t": {"eta": 1, "utility": {"discordant": 1, "items": 0}}}}
+    (folder / "damaged" / "measures" / "summary.json").write_text(json.dumps(empty))
     (folder / "solved.jsonl").write_text('{"prompt": "g", "answer": "6 * 2 = 12\\n#### 12"}\n')
     unverified = "".join(json.dumps({"prompt": str(i), "answer": "1" if i > 1 else ""}) + "\n" for i in range(3))
     (folder / "unverified.jsonl").write_text(unverified)

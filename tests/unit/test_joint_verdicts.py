@@ -25,7 +25,7 @@ def collapse(value: float | None, verdict: str) -> dict[str, Any]:
     [((HOLDS, HOLDS), HOLDS), ((HOLDS, OPEN), OPEN), ((HOLDS, AGAINST), AGAINST), ((OPEN, AGAINST), AGAINST), ((OPEN, OPEN), OPEN)],
 )
 def test_every_copier_must_fail(outcomes: tuple[str, str], verdict: str) -> None:
-    got = against_all({"a": collapse(-0.3, outcomes[0]), "b": collapse(-0.1, outcomes[1])}, RULES)
+    got = against_all({"a": collapse(-0.3, outcomes[0]), "b": collapse(-0.1, outcomes[1])})
     assert got.verdict == verdict and got.value == -0.1  # b's students come nearest to the control's
     assert got.extras == {"strongest": "b", "copiers": ["a", "b"]}
     assert f"holds for {outcomes.count(HOLDS)} of the 2 copiers tried; the strongest is b" in got.reason
@@ -33,9 +33,9 @@ def test_every_copier_must_fail(outcomes: tuple[str, str], verdict: str) -> None
 
 def test_without_a_measured_copier_nothing_is_said() -> None:
     for collapses in ({}, {"a": collapse(None, OPEN)}):
-        got = against_all(collapses, RULES)
+        got = against_all(collapses)
         assert (got.verdict, got.value, got.extras["strongest"]) == (OPEN, None, None)
-    mixed = against_all({"a": collapse(None, OPEN), "b": collapse(-0.2, HOLDS)}, RULES)
+    mixed = against_all({"a": collapse(None, OPEN), "b": collapse(-0.2, HOLDS)})
     assert mixed.verdict == OPEN and mixed.extras["strongest"] == "b"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.show import null
 from distillknob.eval.verdicts import AGAINST, HOLDS, UNDECIDED, Outcome
+from tests.exact import levels
 
 
 def test_splits_are_disjoint() -> None:
@@ -41,15 +42,18 @@ def test_what_is_planted_is_there() -> None:
 
 
 def test_the_utility_pool_loses_exactly_the_margin() -> None:
-    """However the two differed before; and the rates at the margin are at most what is asked. The corrected limits are cautious
-    where few items differ (exact sums give down to .0033 with 392 items), so only a rate of 0 would be too low."""
+    """However the two differed before; and the rates at the margin are the exact ones, less the noise of 2,000 trials, and at most
+    what is asked."""
     rng = np.random.default_rng(0)
     original = (rng.random(8192) < 0.99).astype(np.int64)
     mine = np.where(rng.random(8192) < 0.003, 1 - original, original)
     figures = null.utility(mine, original, rng)
     assert figures["(b) pool: loss"].value == pytest.approx(0.02, abs=1e-4)
     assert figures["(b) 512 items: n"].value == 512
+    share, loss = (figures[f"(b) pool: {words}"].value or 0.0 for words in ("discordant items", "loss"))
     for words in ("512 items", "the items of the power rule"):
-        for outcome in (HOLDS, AGAINST):
+        items = round(figures[f"(b) {words}: n"].value or 0)
+        exact = levels(items, (share - loss) / 2, (share + loss) / 2, null.RULES.utility_margin)
+        for outcome, chance in zip((HOLDS, AGAINST), exact, strict=True):
             value = figures[f"(b) utility at the margin, {words}: {outcome}"].value
-            assert value is not None and 0 < value <= 0.035
+            assert value == pytest.approx(chance, abs=4 * (chance / null.TRIALS) ** 0.5) and value <= 0.035

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fake_run import SID, make_fake_run
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.show import dial, dial_page, results  # noqa: E402
+from benchmarks.show import dial, dial_page, results, runs  # noqa: E402
 from benchmarks.show.results import Figure, run_parts  # noqa: E402
 from benchmarks.show.runs import summary_figures  # noqa: E402
 from distillknob.eval.distillability import summarise  # noqa: E402
@@ -143,3 +144,18 @@ def test_a_verdict_that_does_not_hold_is_told_from_an_undecided_one() -> None:
         found |= {f"{head}: teacher {tuned}: utility kept holds": Figure(0.0), f"{name} holds": Figure(0.0)}
         judged = dial_page._verdicts({key: vars(one) for key, one in found.items()}, head, "chain", "B", tuned)
         assert judged == [("utility kept", f"**{kept}**"), ("better, SeqKD", f"**{better}**")]
+
+
+def test_a_refused_model_is_a_figure_and_another_end_stops_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Teacher or proxy refused: no summary, and the part goes on; any other error ends it with the command."""
+    monkeypatch.setattr(runs, "RUNS", tmp_path)
+
+    def says(text: str) -> None:
+        monkeypatch.setattr(subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 1, "", text))
+
+    for text in ("stage teachers/orig: lab teacher: 0.9 right", "stage teachers/eta-0.5-c0: proxy check: does not tell"):
+        says(text)
+        assert runs.study("A", 1) is None
+    says("stage lab/base: out of memory")
+    with pytest.raises(SystemExit, match="ended with status 1"):
+        runs.study("A", 1)

@@ -16,6 +16,7 @@ from distillknob.eval.statistics import (
     welch_combination,
     wilson_interval,
 )
+from tests.exact import levels
 
 
 def test_mean_interval() -> None:
@@ -146,23 +147,22 @@ def test_paired_difference_without_discordant_items() -> None:
             paired_difference(a, b)
 
 
-@pytest.mark.parametrize(("items", "gained"), [(512, 0.0), (392, 0.0), (417, 0.0), (512, 0.01), (1024, 0.05)])
-def test_paired_difference_keeps_its_level_at_the_margin(items: int, gained: float) -> None:
+@pytest.mark.parametrize(
+    ("items", "gained", "above", "below"),
+    [
+        (512, 0.0, 0.0082, 0.0312),
+        (392, 0.0, 0.0033, 0.0283),
+        (417, 0.0, 0.0100, 0.0226),
+        (512, 0.01, 0.0165, 0.0212),
+        (1024, 0.05, 0.0221, 0.0227),
+    ],
+)
+def test_paired_difference_keeps_its_level_at_the_margin(items: int, gained: float, above: float, below: float) -> None:
     """True loss of exactly 2 points: the lower limit lies above it with a chance of at most 2.5 %, the upper below it of at most
-    3.2 % (exact sums over what can come out). Where items are only lost, the Wald kind with an item added to each cell reaches
-    5.7 % for the first and the score without its correction 4.4 % for the second."""
-    counts = range(items + 1)
-    above = below = 0.0
-    for g in counts:
-        weight = float(stats.binom.pmf(g, items, gained))
-        if weight < 1e-9:
-            continue
-        lost = stats.binom.pmf(counts, items - g, (gained + 0.02) / (1 - gained))
-        for k in (k for k in range(items - g + 1) if lost[k] > 1e-9):
-            got = paired_difference([1] * g + [0] * k + [1] * (items - g - k), [0] * g + [1] * (items - g))
-            above += weight * float(lost[k]) * (got.low > -0.02)
-            below += weight * float(lost[k]) * (got.high < -0.02)
-    assert 0.003 < above < 0.025 and 0.003 < below < 0.032
+    3.2 %. The expected chances are those of the score test, |gained − lost + .02·n| − ½ over its standard deviation against
+    1.959964, with the likeliest share in closed form: no limit is looked for."""
+    assert levels(items, gained, gained + 0.02, 0.02) == pytest.approx((above, below), abs=1e-4)
+    assert above < 0.025 and below < 0.032
 
 
 def test_permutation_p() -> None:

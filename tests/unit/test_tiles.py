@@ -29,14 +29,14 @@ def test_training_is_the_same_with_tiles_of_any_width(tmp_path: Path, monkeypatc
     """Fitted, TRL's own and narrower than the vocabulary: the same weights and log within rounding."""
     pairs = [(row["prompt"], tiny.TASK.gold_text(row)) for row in tiny.TASK.rows("train", 12, 0)]
 
-    def run(name: str) -> tuple[torch.Tensor, list[float]]:
+    def run(name: str) -> tuple[torch.Tensor, float]:
         model, tokenizer = tiny.teacher()
         trained, log = train_on_pairs(model, tokenizer, pairs, Supervised(3, 4), seed=1, work=tmp_path / name)
-        return torch.cat([p.detach().flatten() for p in trained.parameters()]), [log[-1]["train_loss"]]
+        return torch.cat([p.detach().flatten() for p in trained.parameters()]), float(log[-1]["train_loss"])
 
-    weights, log = run("fitted")
+    weights, loss = run("fitted")
     monkeypatch.setattr(tiles, "fitted_tiles", nullcontext)
     for width in (utils._CHUNKED_LOGPROB_CHUNK_SIZE, 5):
         monkeypatch.setattr(utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", width)
-        other, other_log = run(str(width))
-        assert torch.allclose(other, weights, atol=1e-5) and other_log == pytest.approx(log, abs=1e-5)
+        other, other_loss = run(str(width))
+        assert torch.allclose(other, weights, atol=1e-5) and other_loss == pytest.approx(loss, abs=1e-5)

@@ -42,8 +42,9 @@ def test_utility_undecided() -> None:
 
 
 def test_utility_margin_is_a_rule() -> None:
-    """The same outcomes hold with a wider margin."""
-    assert utility_verdict([1] * 40, [1] * 40, VerdictRules(utility_margin=0.12)).verdict == "holds"
+    """40 equal items show 10.9 points, D of (40·D − ½)² = z²·40·D·(1 − D): the same outcomes hold with a margin above that."""
+    for margin, verdict in ((0.10, "undecided"), (0.11, "holds")):
+        assert utility_verdict([1] * 40, [1] * 40, VerdictRules(utility_margin=margin)).verdict == verdict
 
 
 def test_collapse_holds() -> None:
