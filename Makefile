@@ -15,8 +15,7 @@ PACKAGE_FILES := $(sort $(shell find rewards eval trainer scripts configs -name 
 .PHONY: demo test test-slow lint show-chain show-dial show-null install clean
 
 demo: install
-	$(BIN)/distillknob run undistillable --output $(RUNS)/undistillable
-	$(BIN)/distillknob run distillable --output $(RUNS)/distillable --reuse $(RUNS)/undistillable
+	$(BIN)/distillknob run undistillable distillable --output $(RUNS)
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"

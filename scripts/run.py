@@ -1,10 +1,12 @@
-"""`distillknob run STUDY`: prints the plan, runs what is not finished, measures and writes the report."""
+"""`distillknob run STUDY ...`: prints the plan, runs what is not finished, measures and writes the report."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,8 +28,13 @@ _EPILOG = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags; every key of the study file is one too."""
-    parser.add_argument("study", metavar="STUDY", help="a study file, or the name of one that comes with the package")
-    parser.add_argument("--output", type=Path, help="run folder; default: runs/NAME")
+    parser.add_argument(
+        "studies",
+        metavar="STUDY",
+        nargs="+",
+        help="a study file, or the name of one that comes with the package; several run together and make once what they share",
+    )
+    parser.add_argument("--output", type=Path, help="run folder, or of several studies the folder of theirs; default: runs/NAME")
     parser.add_argument(
         "--reuse",
         type=Path,
@@ -42,40 +49,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Runs the study."""
+    """Runs the studies."""
     from distillknob.scripts.measure import measure
-    from distillknob.scripts.power import Spread, describe
-    from distillknob.scripts.study.engine import plan, run_stages
+    from distillknob.scripts.study.engine import plan, run_studies
     from distillknob.scripts.study.manifest import check_rules
-    from distillknob.scripts.study.storage import RunLock, check_output, read_marker
+    from distillknob.scripts.study.storage import RunLock
 
-    study = load_config(Study, study_file(arguments.study), overrides_from(arguments))
+    overrides = overrides_from(arguments)
+    planned = [_plan_study(load_config(Study, study_file(name), overrides), arguments) for name in arguments.studies]
+    first = planned[0].study
+    for one in planned[1:]:
+        for key, ours, theirs in (("jobs", first.jobs, one.study.jobs), ("verdicts", first.verdicts, one.study.verdicts)):
+            if ours != theirs:
+                raise UserError(f"{key}: differs between {first.name} and {one.study.name}; give it as a flag, or run them apart")
+    if len({one.run.resolve() for one in planned}) < len(planned):
+        raise UserError(f"name: studies that run together need different names, not {', '.join(one.study.name for one in planned)}")
+    if len(planned) > 1 and arguments.output and _is_ours(arguments.output):
+        raise UserError(f"--output: {arguments.output} is a run folder; of several studies it is the folder that holds theirs")
+    reuse = [folder.resolve() for folder in arguments.reuse]
+    for folder in reuse:
+        if not (folder / ".stages").is_dir() or folder in {one.run.resolve() for one in planned}:
+            raise UserError(f"--reuse: {folder} is not another run folder (of distillknob run) with a finished stage")
+        check_rules(folder, asdict(first.verdicts), "--reuse: take a run with the same rules")
+    if arguments.dry_run:
+        for one in planned:
+            for stage, status in plan(one.plan.stages, one.run, reuse=reuse):
+                print(f"{status:>5}  {f'{one.study.name}: ' if len(planned) > 1 else ''}{stage.name}")
+        return
+    with ExitStack() as locks:
+        for one in planned:
+            locks.enter_context(RunLock(one.run))
+            prepare(one.run, one.study, one.plan, one.data)
+        for one in planned:
+            print(_announcement(one, reuse), flush=True)
+        run_studies([(one.plan.stages, one.run) for one in planned], jobs=first.jobs, reuse=reuse)
+        for one in planned:
+            print(f"{measure(one.run)}\n")
+            print(f"result: {one.run / 'measures' / 'summary.json'}\nreport: {one.run / 'report' / 'index.html'}", flush=True)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A study that can be run: its run folder, its stages and cells, and the hashes of its data files."""
+
+    study: Study
+    run: Path
+    plan: StudyPlan
+    data: dict[str, str]
+
+
+def _plan_study(study: Study, arguments: argparse.Namespace) -> _Planned:
+    from distillknob.scripts.study.storage import check_output
+
     models, data = find_sources(study)
-    planned = StudyPlan(study, models)
-    run: Path = arguments.output or Path("runs") / study.name
+    if len(arguments.studies) == 1:
+        run: Path = arguments.output or Path("runs") / study.name
+    else:
+        run = (arguments.output or Path("runs")) / study.name
     if run.exists() and not (run.is_dir() and (not any(run.iterdir()) or _is_ours(run))):
         raise UserError(f"--output: {run} is not an empty folder or an earlier run; give the run a folder of its own")
     check_output(run, models)
-    reuse = [folder.resolve() for folder in arguments.reuse]
-    for folder in reuse:
-        if not (folder / ".stages").is_dir() or folder == run.resolve():
-            raise UserError(f"--reuse: {folder} is not another run folder (of distillknob run) with a finished stage")
-        check_rules(folder, asdict(study.verdicts), "--reuse: take a run with the same rules")
-    if arguments.dry_run:
-        for stage, status in plan(planned.stages, run, reuse=reuse):
-            print(f"{status:>5}  {stage.name}")
-        return
-    with RunLock(run):
-        prepare(run, study, planned, data)
-        planned_now = plan(planned.stages, run, reuse=reuse)
-        counts = Counter(status for _, status in planned_now)
-        again = sum(status == "run" and read_marker(run, stage.name) is not None for stage, status in planned_now)
-        again_words = f" ({again} of them again, since something changed)" if again else ""
-        print(f"{run}: {counts['run']} stages to run{again_words}, {counts['done']} done", flush=True)
-        print("\n".join(describe(study, [Spread("assumed", SPREAD, SPREAD)])), flush=True)
-        run_stages(planned.stages, run, jobs=study.jobs, reuse=reuse)
-        print(measure(run))
-    print(f"\nresult: {run / 'measures' / 'summary.json'}\nreport: {run / 'report' / 'index.html'}")
+    return _Planned(study, run, StudyPlan(study, models), data)
+
+
+def _announcement(one: _Planned, reuse: Sequence[Path]) -> str:
+    """What is to be run, and what it can show."""
+    from distillknob.scripts.power import Spread, describe
+    from distillknob.scripts.study.engine import plan
+    from distillknob.scripts.study.storage import read_marker
+
+    planned = plan(one.plan.stages, one.run, reuse=reuse)
+    counts = Counter(status for _, status in planned)
+    again = sum(status == "run" and read_marker(one.run, stage.name) is not None for stage, status in planned)
+    again_words = f" ({again} of them again, since something changed)" if again else ""
+    words = f"{one.run}: {counts['run']} stages to run{again_words}, {counts['done']} done"
+    return "\n".join([words, *describe(one.study, [Spread("assumed", SPREAD, SPREAD)])])
 
 
 def _is_ours(run: Path) -> bool:

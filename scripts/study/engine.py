@@ -165,48 +165,91 @@ class _Progress:
         """Shows the names of the stages now running."""
         self.bar.set_postfix_str(", ".join(names))
 
-    def finished(self, result: StageResult) -> None:
+    def finished(self, name: str, result: StageResult) -> None:
         """Counts a stage."""
         self.count += 1
         self.bar.update()
         if self.bar.disable:
             words = "kept" if result.status == "kept" else f"{result.seconds:.1f} s"
-            print(f"[{self.count}/{self.total}] {result.name} {words}", file=sys.stderr, flush=True)
+            print(f"[{self.count}/{self.total}] {name} {words}", file=sys.stderr, flush=True)
+
+
+class _Schedule:
+    """What is still to be done of one study: its stages by their inputs, those that could start now, and what came of the rest."""
+
+    def __init__(self, stages: Sequence[Stage], known: _Fingerprints, prefix: str) -> None:
+        self.stages, self.known, self.run, self.prefix = stages, known, known.run, prefix
+        self.sorter = _graph(stages)
+        self.position = {stage.name: number for number, stage in enumerate(stages)}
+        self.targets = {stage.name: stage.target for stage in stages}
+        self.waiting: dict[int, str] = {}  # position -> fingerprint of what could start now
+        self.results: dict[str, StageResult] = {}
+
+    def finish(self, result: StageResult) -> None:
+        """Notes a result: what needed it may be ready now."""
+        self.results[result.name] = result
+        self.sorter.done(result.name)
+
+    def advance(self, made: set[str]) -> list[StageResult]:
+        """Sorts what is ready into finished and waiting; returns what needn't be run. `made`: fingerprints finished meanwhile."""
+        results = [result for number in sorted(self.waiting) if self.waiting[number] in made and (result := self._keep(number))]
+        while self.sorter.is_active() and (ready := self.sorter.get_ready()):
+            for number in sorted(self.position[name] for name in ready):
+                self.waiting[number] = self.known.of(self.stages[number])
+                results += [result] if (result := self._keep(number)) else []
+        return results
+
+    def _keep(self, number: int) -> StageResult | None:
+        kept = self.known.kept(self.stages[number], self.waiting[number])
+        if kept is None or not self.known.take_over(kept.name):
+            return None
+        clear(self.run / ".work" / _flat(kept.name))
+        del self.waiting[number]
+        self.finish(kept)
+        return kept
+
+    def next(self, others: set[str]) -> tuple[Stage, str] | None:
+        """The first that could start and isn't among `others`, which another study is to make; it waits no longer."""
+        number = next((number for number in sorted(self.waiting) if self.waiting[number] not in others), None)
+        return None if number is None else (self.stages[number], self.waiting.pop(number))
 
 
 class _Runner:
-    """One call of `run_stages`: the pool, started when first needed, and what runs in it."""
+    """One call of `run_studies`: the pool, started when first needed, and what runs in it."""
 
-    def __init__(self, run: Path, workers: int) -> None:
-        self.run, self.workers = run, workers
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
         self.pool: ProcessPoolExecutor | None = None
         self.others = set(multiprocessing.active_children())
-        self.running: dict[Future[Outcome], Stage] = {}
+        self.running: dict[Future[Outcome], tuple[_Schedule, Stage, str]] = {}
         self.failure: Exception | None = None
 
-    def log(self, stage: Stage) -> Path:
-        """Where the output of a stage's function goes."""
-        return self.run / ".work" / "logs" / f"{_flat(stage.name)}.log"
-
-    def submit(self, stage: Stage, fingerprint: str, targets: Mapping[str, str]) -> None:
+    def submit(self, study: _Schedule, stage: Stage, fingerprint: str) -> None:
         """Hands a stage to a worker."""
-        self.pool = self.pool or start_pool(self.run, self.workers)
-        inputs = {role: self.run / targets[name] for role, name in stage.inputs.items()} | dict(stage.files)
-        work = self.run / ".work" / _flat(stage.name) / fingerprint
-        job = Job(stage.name, stage.target, stage.function, stage.config, inputs, fingerprint, self.run, work, self.log(stage))
-        self.running[self.pool.submit(execute, job)] = stage
+        run = study.run
+        self.pool = self.pool or start_pool(run, self.workers)
+        inputs = {role: run / study.targets[name] for role, name in stage.inputs.items()} | dict(stage.files)
+        work, log = run / ".work" / _flat(stage.name) / fingerprint, _log(run, stage)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        job = Job(stage.name, stage.target, stage.function, stage.config, inputs, fingerprint, run, work, log)
+        self.running[self.pool.submit(execute, job)] = study, stage, fingerprint
 
-    def collect(self) -> list[StageResult]:
-        """Waits for at least one running stage; the first failure is kept in `failure`."""
+    @property
+    def names(self) -> list[str]:
+        """The names of the stages now running."""
+        return [f"{study.prefix}{stage.name}" for study, stage, _ in self.running.values()]
+
+    def collect(self) -> list[tuple[_Schedule, StageResult, str]]:
+        """Waits for at least one running stage: its study, result and fingerprint; the first failure is kept in `failure`."""
         results = []
         for future in wait(self.running, return_when=FIRST_COMPLETED).done:
             outcome = future.result()
-            stage = self.running.pop(future)
+            study, stage, fingerprint = self.running.pop(future)
             if outcome.error is None:
-                results.append(StageResult(stage.name, "ran", outcome.seconds))
+                results.append((study, StageResult(stage.name, "ran", outcome.seconds), fingerprint))
             elif self.failure is None:
-                kind, rest = (UserError, "") if outcome.user else (StageFailed, f"\nlog: {self.log(stage)}")
-                self.failure = kind(f"stage {stage.name}: {outcome.error}{rest}")
+                kind, rest = (UserError, "") if outcome.user else (StageFailed, f"\nlog: {_log(study.run, stage)}")
+                self.failure = kind(f"stage {study.prefix}{stage.name}: {outcome.error}{rest}")
         return results
 
     def stop(self, at_once: bool) -> None:
@@ -217,56 +260,62 @@ class _Runner:
             self.pool.shutdown(cancel_futures=True)
 
 
+def _log(run: Path, stage: Stage) -> Path:
+    """Where the output of a stage's function goes."""
+    return run / ".work" / "logs" / f"{_flat(stage.name)}.log"
+
+
 def run_stages(
     stages: Sequence[Stage], run: Path, *, jobs: int, reuse: Sequence[Path] = (), force_code_version: str | None = None
 ) -> dict[str, StageResult]:
-    """Runs what is not finished, up to `jobs` stages at once, in list order as inputs finish; the caller holds the RunLock.
+    """`run_studies` for one study."""
+    return run_studies([(stages, run)], jobs=jobs, reuse=reuse, force_code_version=force_code_version)[0]
 
-    `reuse`: other run folders; a stage that is finished there with the same fingerprint is copied instead of run.
+
+def run_studies(
+    studies: Sequence[tuple[Sequence[Stage], Path]], *, jobs: int, reuse: Sequence[Path] = (), force_code_version: str | None = None
+) -> list[dict[str, StageResult]]:
+    """Runs what is not finished, up to `jobs` stages at once, in list order as inputs finish; the caller holds the RunLocks.
+
+    `studies`: stages and run folder of each. What several of them need with the same fingerprint is made in the first and copied
+    to the others; as long as the first has a stage to start, the others wait. `reuse`: other run folders; a stage that is finished
+    there with the same fingerprint is copied instead of run.
 
     Raises ValueError for stages that do not fit together (unknown input, cycle, a name or target twice); UserError (the user's
     mistake, with the stage's name) or StageFailed, after the stages beside the failed one have finished. Workers import
     `workers.PRELOAD` (torch); none is started if nothing is to be run.
     """
-    run = run.resolve()
-    known, results = _Fingerprints(run, force_code_version, reuse), dict[str, StageResult]()
-    to_run = sum(status == "run" for _, status in _plan(stages, known))
-    sorter = _graph(stages)
-    position = {stage.name: number for number, stage in enumerate(stages)}
-    targets = {stage.name: stage.target for stage in stages}
-    clear(run / ".work" / "tmp")
-    runner, progress = _Runner(run, max(1, min(jobs, to_run))), _Progress(len(stages))
-    waiting: list[tuple[int, str]] = []
-
-    def finish(result: StageResult) -> None:
-        results[result.name] = result
-        progress.finished(result)
-        sorter.done(result.name)
-
+    runs = [run.resolve() for _, run in studies]
+    version = force_code_version or code_version()
+    schedules, to_run = [], 0
+    for number, (stages, _) in enumerate(studies):
+        known = _Fingerprints(runs[number], version, [*runs[:number], *runs[number + 1 :], *reuse])
+        to_run += sum(status == "run" for _, status in _plan(stages, known))
+        schedules.append(_Schedule(stages, known, f"{runs[number].name}: " if len(runs) > 1 else ""))
+        clear(runs[number] / ".work" / "tmp")
+    runner, progress = _Runner(max(1, min(jobs, to_run))), _Progress(sum(len(study.stages) for study in schedules))
+    made: set[str] = set()
     try:
-        while sorter.is_active():
-            while ready := sorter.get_ready():
-                for number in sorted(position[name] for name in ready):
-                    fingerprint = known.of(stages[number])
-                    kept = known.kept(stages[number], fingerprint)
-                    if kept and known.take_over(kept.name):
-                        clear(run / ".work" / _flat(kept.name))
-                        finish(kept)
-                    else:
-                        waiting.append((number, fingerprint))
-            waiting.sort()
-            while waiting and len(runner.running) < jobs and runner.failure is None:
-                number, fingerprint = waiting.pop(0)
-                runner.submit(stages[number], fingerprint, targets)
+        while any(study.sorter.is_active() for study in schedules):
+            for study in schedules:
+                for result in study.advance(made):
+                    progress.finished(f"{study.prefix}{result.name}", result)
+            others = {fingerprint for _, _, fingerprint in runner.running.values()}
+            for study in schedules:
+                while len(runner.running) < jobs and runner.failure is None and (chosen := study.next(others)):
+                    runner.submit(study, *chosen)
+                    others.add(chosen[1])
+                others |= set(study.waiting.values())
             if not runner.running:
                 break
-            progress.running([stage.name for stage in runner.running.values()])
-            for result in runner.collect():
-                finish(result)
+            progress.running(runner.names)
+            for study, result, fingerprint in runner.collect():
+                study.finish(result)
+                progress.finished(f"{study.prefix}{result.name}", result)
+                made.add(fingerprint)
     except BrokenProcessPool:
-        names = ", ".join(stage.name for stage in runner.running.values())
-        message = f"a worker was ended from outside (killed? out of memory?) while these ran: {names}"
-        raise StageFailed(f"{message}\nlogs: {run}/.work/logs") from None
+        message = f"a worker was ended from outside (killed? out of memory?) while these ran: {', '.join(runner.names)}"
+        raise StageFailed(f"{message}\nlogs: {', '.join(f'{run}/.work/logs' for run in runs)}") from None
     except BaseException:
         runner.stop(at_once=True)
         raise
@@ -275,4 +324,4 @@ def run_stages(
         runner.stop(at_once=False)
     if runner.failure is not None:
         raise runner.failure
-    return results
+    return [study.results for study in schedules]

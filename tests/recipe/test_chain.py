@@ -106,6 +106,28 @@ def test_another_run_takes_over_what_is_the_same(run: Path, tmp_path: Path, caps
     assert "verdict rules changed: --reuse: " in capsys.readouterr().err
 
 
+def test_two_studies_in_one_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = (ROOT / "configs" / "tiny.yaml").read_text()
+    other = tmp_path / "other.yaml"
+    other.write_text(tiny.replace("name: tiny", "name: other"))
+    words = ["run", "tiny", str(other), "--output", str(tmp_path / "r")]
+    assert main([*words, "--reuse", str(run), "--dry-run"]) == 0 and not (tmp_path / "r").exists()
+    assert "done  other: lab/base" in capsys.readouterr().out
+    assert main([*words, "--reuse", str(run)]) == 0
+    for name in ("tiny", "other"):
+        assert stamps(tmp_path / "r" / name) == stamps(run) and (tmp_path / "r" / name / "report" / "index.html").is_file()
+        assert f"{name}/report/index.html" in capsys.readouterr().out if name == "other" else True
+    mistakes = {
+        "name: studies that run together need different names": ["run", "tiny", "tiny"],
+        "jobs: differs between tiny and other": words,
+        "is a run folder": ["run", "tiny", str(other), "--output", str(run)],
+    }
+    for said, wrong in mistakes.items():
+        other.write_text(tiny.replace("name: tiny", "name: other").replace("jobs: 2", "jobs: 1" if "jobs" in said else "jobs: 2"))
+        assert main(wrong) == 2
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("task", ["choice", "instruct"])
 def test_the_other_tasks_go_the_same_way(tmp_path: Path, task: str) -> None:
     few = ["--student_seeds=1", "--controls=[]", "--recipes=[{recipe: seqkd, samples: 32, steps: 4, batch_size: 8}]"]

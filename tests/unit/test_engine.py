@@ -21,7 +21,7 @@ from toy_stages import ToyConfig  # noqa: E402
 
 from distillknob.rewards.errors import UserError  # noqa: E402
 from distillknob.scripts.study import engine, manifest, storage, workers  # noqa: E402
-from distillknob.scripts.study.engine import Stage, StageFailed, plan, run_stages  # noqa: E402
+from distillknob.scripts.study.engine import Stage, StageFailed, plan, run_stages, run_studies  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +92,42 @@ def test_what_another_run_has_finished_is_copied(study: Study, tmp_path: Path) -
     (first / "a").write_text("changed")
     study.run = tmp_path / "third"
     assert go(first) == ["a"]  # an output that is not as noted is not taken; b is found, since a comes out the same
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_studies_that_run_together_make_once_what_they_share(study: Study, tmp_path: Path, jobs: int) -> None:
+    def stages(value: int) -> list[Stage]:
+        shared = [study.stage("a", seconds=0.3), study.stage("b", inputs=("a",))]
+        return [*shared, study.stage("c", inputs=("b",), value=value), study.stage("d", inputs=("c",), value=value)]
+
+    runs = [tmp_path / "first", tmp_path / "second", tmp_path / "third"]
+    together = [(stages(value), run) for value, run in zip((1, 2, 1), runs, strict=True)]
+    results = run_studies(together, jobs=jobs, force_code_version="1")
+    lines = [line.split()[0] for line in study.journal.read_text().splitlines()]
+    assert Counter(lines) == {"a": 1, "b": 1, "c": 2, "d": 2}
+    assert [[result[name].status for name in "abcd"] for result in results] == [
+        ["ran"] * 4,
+        ["kept"] * 2 + ["ran"] * 2,
+        ["kept"] * 4,
+    ]
+    for number, run in enumerate(runs):  # each is as if it had run alone
+        alone = tmp_path / f"alone{number}"
+        run_stages(together[number][0], alone, jobs=1, force_code_version="1")
+        assert [(run / name).read_bytes() for name in "abcd"] == [(alone / name).read_bytes() for name in "abcd"]
+    study.journal.write_text("")
+    run_studies(together, jobs=jobs, force_code_version="1")
+    assert study.journal.read_text() == ""
+    if jobs == 1:
+        assert lines == list("abcdcd")  # the first study goes first
+
+
+def test_a_stage_that_fails_in_one_study_stops_both_and_names_its_study(study: Study, tmp_path: Path) -> None:
+    bad, good = [study.stage("a"), study.stage("x", "fail", inputs=("a",))], [study.stage("a"), study.stage("b", inputs=("a",))]
+    with pytest.raises(StageFailed, match=r"stage one: x: .*\n.*one/.work/logs/x.log"):
+        run_studies([(bad, tmp_path / "one"), (good, tmp_path / "two")], jobs=1, force_code_version="1")
+    study.journal.write_text("")
+    run_studies([(good, tmp_path / "two")], jobs=1, force_code_version="1")
+    assert "a " not in study.journal.read_text()  # what was shared is kept
 
 
 @pytest.mark.parametrize("name", ["a/../../../loot", "a/../loot", "/tmp/loot", "b", ""])

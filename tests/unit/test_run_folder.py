@@ -109,7 +109,7 @@ def test_a_damaged_manifest_is_refused_and_left_as_it_is(tmp_path: Path, text: s
 
 
 def test_a_folder_with_a_lock_alone_is_an_interrupted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "run_stages", lambda *_, **__: {})
+    monkeypatch.setattr(engine, "run_studies", lambda *_, **__: [])
     monkeypatch.setattr("distillknob.scripts.measure.measure", lambda run: "measured")
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / "lock").write_text("")
