@@ -199,7 +199,7 @@ def check_lab_sizes(study: Study) -> None:
         return
     task, lab, batch = lab_task(study.task.name), study.lab, Supervised(1).batch_size
     trained = {
-        "base.steps": (study.teacher, lab.base.steps * batch),
+        "base.steps": (study.teacher, (lab.base.steps or task.base_steps) * batch),
         "teacher.style_steps": (study.teacher, lab.teacher.style_steps * batch),
         "proxy.problems": (study.proxy, lab.proxy.problems or task.proxy_problems),
         "student.steps": (study.student, lab.student.steps * batch),

@@ -54,7 +54,7 @@ class LabBase:
 
     width: int = said(64, "hidden size, a multiple of 16 (heads of 16)")
     layers: int = said(3, "layers of the model")
-    steps: int = said(4600, "updates")
+    steps: int | None = said(None, "updates (null: as many as the task needs)")
     written: float = said(0.35, "share of steps written in its training texts, 0 to 1")
     side: float = said(0.04, "share of training rows from each of the two side tasks, 0 to 0.1")
 
@@ -149,7 +149,7 @@ def make_base(config: Made[LabBase], inputs: Mapping[str, Path], output: Path, w
     settings, task = config.settings, lab_task(config.task)
     tokenizer = bpe_tokenizer(_tokenizer_texts(task), task, 128)
     model = tiny_llama(tokenizer, width=settings.width, layers=settings.layers, seed=derive_seed(config.seed, "init"))
-    batch = Supervised(settings.steps, learning_rate=2e-3)
+    batch = Supervised(settings.steps or task.base_steps, beta2=0.95)
     pairs = _texts(task, settings.written, batch, config.seed, "base", side=settings.side)
     _train_and_save(model, tokenizer, pairs, batch, config.seed, output, work)
 

@@ -94,6 +94,11 @@ class LabTask(Task, Protocol):
         ...
 
     @property
+    def base_steps(self) -> int:
+        """Updates after which the lab's pre-trained teacher knows the task."""
+        ...
+
+    @property
     def proxy_width(self) -> int:
         """Hidden size of a proxy that can learn the task."""
         ...

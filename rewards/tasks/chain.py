@@ -84,6 +84,7 @@ class ChainTask:
     symbols: str = "01234"
     max_new_tokens: int = 26
     train_rows: int = _SPLITS.train_rows
+    base_steps: int = 3200
     proxy_width: int = 48
     proxy_steps: int = 900
     proxy_problems: int = 2000

@@ -115,6 +115,7 @@ class ChoiceTask:
     symbols: str = ENTITIES
     max_new_tokens: int = 3 * HOPS + 2 * len(LETTERS) + 6
     train_rows: int = _SPLITS.train_rows
+    base_steps: int = 4600
     proxy_width: int = 96
     proxy_steps: int = 1400
     proxy_problems: int = 8000

@@ -160,6 +160,7 @@ class InstructTask:
     symbols: str = SYMBOLS
     max_new_tokens: int = (LENGTH + 3) * STEPS + LENGTH + 5
     train_rows: int = _SPLITS.train_rows
+    base_steps: int = 4600
     proxy_width: int = 48
     proxy_steps: int = 1800
     proxy_problems: int = 8000
