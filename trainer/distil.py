@@ -68,6 +68,7 @@ class Recipe:
     steps: int = said(500, "updates of the student")
     batch_size: int = said(32, "texts an update")
     learning_rate: float = said(2e-3, "step size, held for 60 % of the steps, then falling to 1 %; above 0")
+    adam_beta2: float = said(0.999, "AdamW's second decay, 0 to below 1; new skills may come in fewer updates with 0.95")
     lora: Lora | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +79,8 @@ class Recipe:
             raise ValueError("temperature: must be 0 (greedy) or above")
         if self.learning_rate <= 0:
             raise ValueError("learning_rate: must be above 0")
+        if not 0 <= self.adam_beta2 < 1:
+            raise ValueError("adam_beta2: must be from 0 to below 1")
         if not 0 <= self.jsd_beta <= 1:
             raise ValueError("jsd_beta: must be from 0 (forward KL) to 1 (reverse KL)")
         if self.recipe != "gkd" and self.jsd_beta != 1.0:
@@ -198,7 +201,7 @@ def _how(config: DistilConfig, work: Path) -> dict[str, Any]:
 
     recipe = config.recipe
     return {
-        "settings": Supervised(recipe.steps, recipe.batch_size, recipe.learning_rate),
+        "settings": Supervised(recipe.steps, recipe.batch_size, recipe.learning_rate, adam_beta2=recipe.adam_beta2),
         "seed": derive_seed(config.seed, "order"),
         "work": work,
         "peft_config": None if recipe.lora is None else recipe.lora.peft_config(),

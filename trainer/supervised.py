@@ -18,14 +18,13 @@ Pair = tuple[Any, str]
 
 @dataclass(frozen=True)
 class Supervised:
-    """How long and how fast to train. The rate is held to 60 % of the steps, then falls linearly to 1 % of itself. `beta2` is
-    AdamW's."""
+    """How long and how fast to train. The rate is held to 60 % of the steps, then falls linearly to 1 % of itself."""
 
     steps: int
     batch_size: int = 32
     learning_rate: float = 2e-3
     decay: bool = True
-    beta2: float = 0.999
+    adam_beta2: float = 0.999
     save_every: int = 500
 
 
@@ -88,7 +87,7 @@ def trainer_arguments(settings: Supervised, seed: int, work: Path) -> dict[str, 
         "max_steps": settings.steps,
         "per_device_train_batch_size": settings.batch_size,
         "learning_rate": settings.learning_rate,
-        "adam_beta2": settings.beta2,
+        "adam_beta2": settings.adam_beta2,
         **schedule,
         **cpu_arguments(),
         "save_steps": settings.save_every,

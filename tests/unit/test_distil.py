@@ -140,6 +140,7 @@ def test_a_merged_adapter_is_the_adapted_model(tmp_path: Path) -> None:
         ({"recipe": "gkd", "temperature": 0.5}, "gkd takes no samples of a teacher"),
         ({"recipe": "gkd", "keep_right": True}, "gkd takes no samples of a teacher"),
         ({"recipe": "gkd", "jsd_beta": 1.1}, "jsd_beta: must be from 0"),
+        ({"adam_beta2": 1.0}, "adam_beta2: must be from 0 to below 1"),
         ({"recipe": "seqkd", "jsd_beta": 0.5}, "jsd_beta: seqkd compares no distributions"),
     ],
 )
