@@ -16,8 +16,8 @@ import numpy as np
 from distillknob.eval.generation import Generated, generate
 from distillknob.eval.statistics import Interval, mean_interval, wilson_interval
 from distillknob.rewards.calibration import CalibrationReward
+from distillknob.rewards.forward import completion_logps
 from distillknob.rewards.rendering import encode_prompt
-from distillknob.rewards.scoring import completion_logps
 from distillknob.rewards.seeds import derive_seed
 
 if TYPE_CHECKING:

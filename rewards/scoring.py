@@ -6,21 +6,20 @@ tokenizer can't give back (`decode(encode(y)) != y`), an empty one and a cut-off
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from distillknob.rewards.errors import UserError
+from distillknob.rewards.forward import CompletionLogps
 from distillknob.rewards.rendering import Prompt, encode_prompt, positions_of
+from distillknob.rewards.spans import Span, TokenBytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 EndToken = Literal["both", "none"]
 Masked = Literal["empty", "cut off", "not re-encodable", "special token in the text", "longer than the model's positions"]
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,8 @@ class TextScorer:
             )
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
-        self.batch_size = batch_size
+        self.token_bytes = TokenBytes(tokenizer)
+        self.logps = CompletionLogps(self.model, batch_size)
         self.end_token = end_token
         self.positions = positions_of(model)
 
@@ -73,7 +73,7 @@ class TextScorer:
         results: list[Score | None] = [None] * len(texts)
         rows: list[tuple[int, list[int], list[int], list[Span]]] = []
         for i, (prompt, text, complete) in enumerate(zip(prompts, texts, ended, strict=True)):
-            ids, spans, masked = encode_exactly(self.tokenizer, text) if complete else ([], [], "cut off")
+            ids, spans, masked = encode_exactly(self.token_bytes, text) if complete else ([], [], "cut off")
             head = [] if masked else encode_prompt(self.tokenizer, prompt)
             if not masked and self.end_token == "both":
                 end = spans[-1][1]
@@ -84,68 +84,31 @@ class TextScorer:
                 results[i] = Score((), (), masked)
             else:
                 rows.append((i, head, ids, spans))
-        rows.sort(key=lambda row: len(row[1]) + len(row[2]))  # like lengths together: less padding
-        for start in range(0, len(rows), self.batch_size):
-            batch = rows[start : start + self.batch_size]
-            logps = completion_logps(self.model, [row[1] for row in batch], [row[2] for row in batch])
-            for (i, _, _, spans), values in zip(batch, logps, strict=True):
-                if values.isnan().any():
-                    raise UserError(f"the scoring model {self.model.config.name_or_path} gives NaN: its weights are broken")
-                results[i] = Score(tuple(values.tolist()), tuple(spans))
+        logps = self.logps([row[1] for row in rows], [row[2] for row in rows])
+        for (i, _, _, spans), values in zip(rows, logps, strict=True):
+            if values.isnan().any():
+                raise UserError(f"the scoring model {self.model.config.name_or_path} gives NaN: its weights are broken")
+            results[i] = Score(tuple(values.tolist()), tuple(spans))
         return [score for score in results if score is not None]
 
 
-def encode_exactly(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[Span], Masked | None]:
-    """Ids and byte spans of a completion, or the reason why this tokenizer can't score it.
-
-    A token that holds only a part of a character gets the rest of that character's bytes not yet given to a token before it,
-    so that spans never overlap and cover the text.
-    """
+def encode_exactly(token_bytes: TokenBytes, text: str) -> tuple[list[int], list[Span], Masked | None]:
+    """Ids and byte spans of a completion, or the reason why this tokenizer can't score it."""
     if not text:
         return [], [], "empty"
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast)
+    if any("\ud800" <= character <= "\udfff" for character in text):  # half a character: no tokenizer gives it back
+        return [], [], "not re-encodable"
+    tokenizer = token_bytes.tokenizer
+    if not tokenizer.is_fast:
+        raise UserError(f"tokenizer {tokenizer.name_or_path} is a slow one and gives no offsets: use its fast version")
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=token_bytes.kind == "offsets")
     ids = list(encoded["input_ids"])
-    special = {int(i): str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    special |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    special = token_bytes.special
     if any(special[i] in text for i in ids if i in special):
         return [], [], "special token in the text"
     if any(i in special for i in ids):
         return [], [], "not re-encodable"  # the token for what the vocabulary lacks
     if tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) != text:
         return [], [], "not re-encodable"
-    if not tokenizer.is_fast:
-        raise UserError(f"tokenizer {tokenizer.name_or_path} is a slow one and gives no offsets: use its fast version")
-    starts = [0]
-    for character in text:
-        starts.append(starts[-1] + len(character.encode()))
-    spans, done = [], 0
-    for _, end in encoded["offset_mapping"]:
-        stop = max(done, starts[end])
-        spans.append((done, stop))
-        done = stop
-    return ids, spans, None if done == starts[-1] else "not re-encodable"
-
-
-def completion_logps(model: torch.nn.Module, prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> list[torch.Tensor]:
-    """Log-probabilities (float64, one tensor of the completion's length a row) of completion ids after prompt ids.
-
-    One right-padded forward pass with explicit positions; logits at position t score the token at t + 1.
-    """
-    device = next(model.parameters()).device
-    rows = [torch.tensor([*p, *c]) for p, c in zip(prompts, completions, strict=True)]
-    ids_B_T = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
-    lengths_B = torch.tensor([len(row) for row in rows], device=device)
-    mask_B_T = torch.arange(ids_B_T.shape[1], device=device) < lengths_B[:, None]
-    positions_B_T = torch.arange(ids_B_T.shape[1], device=device).expand_as(ids_B_T)
-    with torch.no_grad():
-        logits_B_T_V = model(input_ids=ids_B_T, attention_mask=mask_B_T.long(), position_ids=positions_B_T, use_cache=False).logits
-    return list(_gather(logits_B_T_V, ids_B_T, prompts, completions))
-
-
-def _gather(
-    logits_B_T_V: torch.Tensor, ids_B_T: torch.Tensor, prompts: Sequence[list[int]], completions: Sequence[list[int]]
-) -> Iterator[torch.Tensor]:
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        first, last = len(prompt) - 1, len(prompt) + len(completion) - 1
-        logps_T_V = torch.log_softmax(logits_B_T_V[row, first:last].float(), dim=-1)
-        yield logps_T_V.gather(-1, ids_B_T[row, first + 1 : last + 1, None]).squeeze(-1).double().cpu()
+    spans = token_bytes.spans(text, ids, encoded.get("offset_mapping"))
+    return ([], [], "not re-encodable") if spans is None else (ids, spans, None)

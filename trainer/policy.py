@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from distillknob.rewards.scoring import completion_logps
+from distillknob.rewards.forward import completion_logps
 from distillknob.rewards.tasks.base import Prompt
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from trl import GRPOConfig, GRPOTrainer
 from distillknob.rewards.advantages import combined_advantages
 from distillknob.rewards.calibration import CalibrationReward
 from distillknob.rewards.errors import UserError
-from distillknob.rewards.scoring import TextScorer, completion_logps
+from distillknob.rewards.forward import completion_logps
+from distillknob.rewards.scoring import TextScorer
 from distillknob.trainer.calibration import CalibrationTrainer
 from distillknob.trainer.calibration_config import CalibrationConfig
 from distillknob.trainer.policy import GRPOPolicy

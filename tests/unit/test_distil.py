@@ -13,8 +13,8 @@ from peft import LoraConfig, get_peft_model
 
 from distillknob.eval.generation import Generated, generate
 from distillknob.rewards.errors import UserError
+from distillknob.rewards.forward import completion_logps
 from distillknob.rewards.models import load_model
-from distillknob.rewards.scoring import completion_logps
 from distillknob.rewards.seeds import derive_seed
 from distillknob.rewards.tasks import TaskConfig
 from distillknob.trainer import distil as module
