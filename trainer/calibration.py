@@ -37,6 +37,7 @@ from distillknob.trainer.guards import Breach, GuardCallback
 from distillknob.trainer.policy import GRPOPolicy
 
 logger = logging.getLogger(__name__)
+MAX_LOG_RATIO = 20.0  # nats by which the anchor may find a token likelier than the policy before the KL term stops to grow
 RewardFunction = Callable[..., Any] | nn.Module | str
 
 
@@ -133,6 +134,7 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         self.guards = GuardCallback(args.limits, self.reward_func_names[0])
         self.add_callback(self.guards)
         self._first_kl_checked = False
+        self._loss_inputs: dict[str, Any] = {}
 
     def _adopt_anchor(self, anchor: PreTrainedModel) -> None:
         """Prepares our copy of the teacher as TRL prepares the anchor that it loads."""
@@ -237,13 +239,30 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         return combined_advantages(task_P_G_K, weights, calibration_P_G, self.args.eta, gate_at=gate_at).flatten()
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """TRL's loss; before the first update the KL to the anchor has to be zero up to rounding."""
-        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        """TRL's loss, its KL term bounded; before the first update the KL to the anchor has to be zero up to rounding."""
+        self._loss_inputs = dict(inputs)
+        try:
+            loss: torch.Tensor = super()._compute_loss(model, self._loss_inputs)
+        finally:
+            self._loss_inputs = {}
         if self.beta and not self._first_kl_checked and self.model.training:
             self._first_kl_checked = True
             mixed = {self.args.bf16: torch.bfloat16, self.args.fp16: torch.float16}.get(True)
             check_first_kl(self._metrics["train"]["kl"][0], mixed or next(self.model.parameters()).dtype)
         return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's pass. Within the loss it bounds how much likelier the anchor may find a token: k3 holds the exponential of that,
+        which is infinite in float32 above 88. A bounded token's KL has no gradient; the share of such tokens is logged."""
+        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        anchor_B_T = self._loss_inputs.get("ref_per_token_logps")
+        if anchor_B_T is not None:
+            highest_B_T = result[0] + MAX_LOG_RATIO
+            mask_B_T = self._loss_inputs["completion_mask"]
+            share = ((anchor_B_T > highest_B_T) * mask_B_T).sum() / mask_B_T.sum().clamp(min=1)
+            self._metrics["train" if self.model.training else "eval"]["kl/bounded"].append(share.item())
+            self._loss_inputs["ref_per_token_logps"] = torch.minimum(anchor_B_T, highest_B_T)
+        return result
 
 
 def _calibration_reward(

@@ -26,7 +26,14 @@ STRINGS = 10_000
 
 def fetched() -> Path:
     """The folder with the real models and tokenizers, made where they are not there yet."""
-    command = [str(Path(sys.executable).parent / "distillknob"), "fetch-demo-models", *REAL.values(), LOSSY, "--output", str(MODELS)]
+    command = [
+        str(Path(sys.executable).parent / "distillknob"),
+        "fetch-demo-models",
+        *REAL.values(),
+        LOSSY,
+        "--output",
+        str(MODELS),
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     return MODELS
 
@@ -42,11 +49,15 @@ def tokenizers() -> dict[str, Figure]:
     for name, found in encoded.items():
         for reason, count in sorted(Counter(masked or "not masked" for _, _, masked in found).items()):
             figures[f"{name}: {reason}, share"] = Figure(count / len(texts))
-        wrong = sum(masked is None and not exact(known[name], text, ids) for text, (ids, _, masked) in zip(texts, found, strict=True))
+        wrong = sum(
+            masked is None and not exact(known[name], text, ids) for text, (ids, _, masked) in zip(texts, found, strict=True)
+        )
         figures[f"{name}: not masked, but decodes to another text"] = Figure(float(wrong), asked="0", holds=wrong == 0)
     for one, other in permutations(REAL, 2):
         faults, both, groups = Counter[str](), 0, 0
-        for text, (ids, spans, masked), (others, other_spans, other_masked) in zip(texts, encoded[one], encoded[other], strict=True):
+        for text, (ids, spans, masked), (others, other_spans, other_masked) in zip(
+            texts, encoded[one], encoded[other], strict=True
+        ):
             if masked is None and other_masked is None:
                 both += 1
                 groups += len(pair_faults(text, (ids, spans), (others, other_spans), faults))

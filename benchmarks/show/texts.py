@@ -24,7 +24,19 @@ SCRIPTS = {
     "ascii": (0x20, 0x7E),
     "any": (0x1, 0x10FFFF),
 }
-CODE = ("def f(x):\n\treturn x", "    if a != b:\n", "x += 1;", "</div>", '{"k": [1, 2]}', "\\frac{1}{2}", "a->b", "//", "\r\n", "\u200d", "\ufe0f")
+CODE = (
+    "def f(x):\n\treturn x",
+    "    if a != b:\n",
+    "x += 1;",
+    "</div>",
+    '{"k": [1, 2]}',
+    "\\frac{1}{2}",
+    "a->b",
+    "//",
+    "\r\n",
+    "\u200d",
+    "\ufe0f",
+)
 SPACES = (" ", "  ", "   ", "\n", "\n\n", "\t", "\u3000", "\u00a0", "▁", "Ġ")
 
 
