@@ -12,7 +12,7 @@ from distillknob.eval.statistics import Interval, mean_interval
 
 
 def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way in each round; every round runs all ways, the order turned by one each time; one round more to warm up."""
+    """Seconds of each way in each round; a round runs all ways, the order turned by one each time; one more first, to warm up."""
     names = list(ways)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
