@@ -72,7 +72,7 @@ class LabTeacher:
     written: float = said(0.8, "share of steps written in that style, 0 to 1")
     side: float = said(0.04, "share of training rows from each of the two side tasks, 0 to 0.1")
     required: float = said(0.98, "sampled accuracy on validation items below which it is refused, 0 to 1")
-    rounds: int = said(4, "rounds of style_steps at most until it is reached")
+    rounds: int = said(8, "rounds of style_steps at most until it is reached")
     validation_items: int = said(1024, "items that accuracy is taken on")
 
     def __post_init__(self) -> None:

@@ -107,6 +107,7 @@ PARTS = {
 }
 
 TASK_FILES = {
+    "chain": ("rewards/tasks/chain.py",),
     "choice": ("rewards/tasks/choice.py",),
     "instruct": ("rewards/tasks/instruct.py", "rewards/reward_model.py", "trainer/lab_reward.py", "trainer/verifier.py"),
 }
@@ -114,7 +115,8 @@ TASK_FILES = {
 
 def unreached(part: str) -> tuple[str, ...]:
     """The starts of the paths of files that a part can't reach: tests, other commands, and the other tasks' own files."""
-    others = [path for task, files in TASK_FILES.items() if task != part for path in files]
+    own = part if part in TASK_FILES else "chain"
+    others = [path for task, files in TASK_FILES.items() if task != own for path in files]
     return ("tests/", "benchmarks/show/chain.py", "benchmarks/show/dial_page.py", *others)
 
 

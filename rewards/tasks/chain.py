@@ -86,7 +86,7 @@ class ChainTask:
     train_rows: int = _SPLITS.train_rows
     base_steps: int = 3200
     proxy_width: int = 48
-    proxy_steps: int = 900
+    proxy_steps: int = 1100
     proxy_problems: int = 2000
 
     def rows(self, split: Split, count: int, seed: int) -> list[Row]:
