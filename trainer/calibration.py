@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sized
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,8 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
             self._adopt_anchor(anchor)
         if self.reward_calibration is not None:
             self.reward_calibration.proxy.model.to(self.accelerator.device)
-            self.reward_calibration.attach(GRPOPolicy(self))
+            self._policy = GRPOPolicy(self)
+            self.reward_calibration.attach(self._policy)
         self.guards = GuardCallback(args.limits, self.reward_func_names[0])
         self.add_callback(self.guards)
         self._first_kl_checked = False
@@ -189,9 +191,13 @@ class CalibrationTrainer(GRPOTrainer):  # type: ignore[misc]
         self.guards.breach = replace(breach, restored=good.name)
 
     def _generate(self, prompts: list[Any]) -> Any:
-        """TRL's rollouts, without the checkpoint's own generation defaults."""
+        """TRL's rollouts, without the checkpoint's own generation defaults; what they say of the sampled ids is kept where it is
+        what a pass of its own would say: in float32 and without dropout."""
         model = self.accelerator.unwrap_model(self.model)
-        with plain_generation(model.get_base_model() if isinstance(model, PeftModel) else model):
+        model = model.get_base_model() if isinstance(model, PeftModel) else model
+        exact = model.dtype == torch.float32 and not (self.args.bf16 or self.args.fp16) and self.args.disable_dropout
+        wanted = self.reward_calibration is not None and self.reward_calibration.kind == "log_ratio"
+        with plain_generation(model), self._policy.sampled.of(model) if exact and wanted else nullcontext():
             return super()._generate(prompts)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:

@@ -9,13 +9,15 @@ import torch
 
 from distillknob.rewards.forward import completion_logps
 from distillknob.rewards.tasks.base import Prompt
+from distillknob.trainer.recorder import SampledLogps
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 
 class GRPOPolicy:
-    """Adapter of a (stock or our) GRPOTrainer for `CalibrationReward.attach`: one policy pass a generation batch.
+    """Adapter of a (stock or our) GRPOTrainer for `CalibrationReward.attach`: what generation itself has said of the sampled ids
+    where our trainer recorded it (`sampled`), else one policy pass a generation batch.
 
     The pass goes through the trainer's wrapped model, as the trainer's own passes do (right under LoRA, DDP and ZeRO). TRL has no
     public way to it: the two private methods used here are why the range of trl in pyproject.toml is narrow.
@@ -23,10 +25,14 @@ class GRPOPolicy:
 
     def __init__(self, trainer: GRPOTrainer) -> None:
         self.trainer = trainer
+        self.sampled = SampledLogps()
         self.eos_token_ids: Sequence[int] = trainer.eos_token_ids
 
     def sampled_logps(self, prompts: Sequence[Prompt], completion_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """Nats at temperature 1, one list a completion, one value a sampled id; without gradient."""
+        recorded = self.sampled.for_ids(completion_ids)
+        if recorded is not None:
+            return recorded
         trainer = self.trainer
         prompt_ids = [list(ids) for ids in trainer._tokenize_prompts(list(prompts))[0]]
         if trainer.temperature != 1.0:  # the trainer's own pass divides logits by its temperature: score at 1 instead
